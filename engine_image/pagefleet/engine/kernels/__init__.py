@@ -1,0 +1,1 @@
+"""Paged attention, one module per back end, all behind `interface.PagedAttention`."""

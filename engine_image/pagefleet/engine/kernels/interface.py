@@ -1,0 +1,101 @@
+"""The seam between models and attention kernels.
+
+A back end owns the KV cache and its layout: callers know blocks only as numbers. It receives the fused, not yet rotated
+QKV rows, so that a kernel may rotate, store and attend in one pass. To add one: subclass `PagedAttention`, and compare
+it with `reference.ReferenceAttention`.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+
+from pagefleet.engine.layers.rotary import RotaryTable, rotate
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionShape:
+    """Describe one model's attention and its cache."""
+
+    layers: int
+    query_heads: int
+    kv_heads: int
+    head_dim: int
+    scale: float
+    """Multiplies the scores; 1/sqrt(head_dim) in Llama."""
+    block_size: int
+    cache_dtype: torch.dtype
+    device: torch.device
+
+    @property
+    def group(self) -> int:
+        """Return how many query heads share one KV head (GQA; 1 is MHA, all is MQA)."""
+        return self.query_heads // self.kv_heads
+
+    @property
+    def bytes_per_block(self) -> int:
+        """Return the bytes of one block over all layers, keys and values."""
+        values = 2 * self.layers * self.kv_heads * self.head_dim * self.block_size
+        return values * self.cache_dtype.itemsize
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionBatch:
+    """Describe the rows of one step: the queries of all sequences, one after another.
+
+    Sequence `i` has `query_lengths[i]` new tokens, which end at position `context_lengths[i] - 1`.
+    """
+
+    positions: torch.Tensor
+    """[tokens] int64: position of each row in its sequence."""
+    slots: torch.Tensor
+    """[tokens] int64: block * block_size + offset, where the row's key and value go."""
+    query_lengths: list[int]
+    context_lengths: list[int]
+    block_tables: list[list[int]]
+    """Blocks of each sequence, at least enough for its context."""
+
+
+class PagedAttention(ABC):
+    """Store keys and values in blocks and attend over them."""
+
+    name: str
+
+    def __init__(self, shape: AttentionShape) -> None:
+        self.shape = shape
+
+    @classmethod
+    def unsupported(cls, shape: AttentionShape) -> str | None:  # noqa: ARG003 - a back end with limits looks at it
+        """Return the sentence that says why this back end cannot serve the shape, or None."""
+        return None
+
+    @abstractmethod
+    def allocate(self, blocks_total: int) -> None:
+        """Allocate the cache, zeroed: masked lanes are multiplied by zero, which garbage such as NaN would survive."""
+
+    @abstractmethod
+    def begin_step(self, batch: AttentionBatch) -> None:
+        """Prepare, once per step, what all layers share."""
+
+    @abstractmethod
+    def store(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> None:
+        """Write rotated keys and values, both [tokens, kv_heads, head_dim], to the step's slots."""
+
+    @abstractmethod
+    def attend(self, layer: int, query: torch.Tensor) -> torch.Tensor:
+        """Attend over the stored context; query and result are [tokens, query_heads, head_dim]."""
+
+    @abstractmethod
+    def zero(self, blocks: list[int]) -> None:
+        """Clear blocks that may hold values that are not finite."""
+
+    def forward(self, layer: int, qkv: torch.Tensor, rotary: RotaryTable) -> torch.Tensor:
+        """Rotate, store and attend.
+
+        `qkv` is [tokens, (query_heads + 2 * kv_heads) * head_dim], the result [tokens, query_heads * head_dim].
+        """
+        shape = self.shape
+        heads = qkv.view(qkv.shape[0], shape.query_heads + 2 * shape.kv_heads, shape.head_dim)
+        rotated = rotate(heads[:, : shape.query_heads + shape.kv_heads], rotary)
+        self.store(layer, rotated[:, shape.query_heads :], heads[:, shape.query_heads + shape.kv_heads :])
+        return self.attend(layer, rotated[:, : shape.query_heads]).reshape(qkv.shape[0], -1)

@@ -1,0 +1,51 @@
+"""The plain twin of every attention kernel: one sequence, one position at a time, float32. Tests compare with it."""
+
+import torch
+
+from pagefleet.engine.kernels.cache import TokenMajorCache
+from pagefleet.engine.kernels.interface import AttentionBatch, AttentionShape, PagedAttention
+
+
+class ReferenceAttention(PagedAttention):
+    """Attend by the definition: softmax(q·k / sqrt(d)) · v over the tokens up to the query's position."""
+
+    name = "reference"
+    _cache: TokenMajorCache
+    _batch: AttentionBatch
+
+    def allocate(self, blocks_total: int) -> None:
+        """Allocate the cache."""
+        self._cache = TokenMajorCache(self.shape, blocks_total)
+
+    def begin_step(self, batch: AttentionBatch) -> None:
+        """Keep the batch."""
+        self._batch = batch
+
+    def store(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> None:
+        """Write the rows."""
+        self._cache.store(layer, self._batch, key, value)
+
+    def zero(self, blocks: list[int]) -> None:
+        """Clear the blocks."""
+        self._cache.zero(blocks)
+
+    def attend(self, layer: int, query: torch.Tensor) -> torch.Tensor:
+        """Attend row by row."""
+        batch, shape = self._batch, self.shape
+        result = torch.empty_like(query)
+        row = 0
+        for length, context, table in zip(batch.query_lengths, batch.context_lengths, batch.block_tables, strict=True):
+            keys = self._tokens(self._cache.keys[layer], table, context)
+            values = self._tokens(self._cache.values[layer], table, context)
+            for position in range(context - length, context):
+                for head in range(shape.query_heads):
+                    visible_keys = keys[: position + 1, head // shape.group]
+                    visible_values = values[: position + 1, head // shape.group]
+                    scores = visible_keys @ query[row, head].float() * shape.scale
+                    result[row, head] = (torch.softmax(scores, dim=0) @ visible_values).to(result.dtype)
+                row += 1
+        return result
+
+    def _tokens(self, cache: torch.Tensor, table: list[int], context: int) -> torch.Tensor:
+        """Return [context, kv_heads, head_dim] in float32, one block after another."""
+        return torch.cat([cache[block] for block in table])[:context].float()

@@ -1,0 +1,1 @@
+"""Layers as plain functions over weights: what a model file is written with."""

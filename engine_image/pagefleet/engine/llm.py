@@ -1,0 +1,50 @@
+"""The engine offline: a list of prompts in, their tokens out, in this process."""
+
+from collections.abc import Sequence as SequenceOf
+from dataclasses import dataclass
+
+from pagefleet.engine.config import EngineConfig
+from pagefleet.engine.core import EngineCore
+from pagefleet.engine.errors import RequestRefused
+from pagefleet.engine.kernels.gather import GatherAttention
+from pagefleet.engine.kernels.interface import PagedAttention
+from pagefleet.engine.messages import AddRequest, Refused
+from pagefleet.engine.sampling_params import SamplingParameters
+from pagefleet.engine.startup import start_engine
+
+
+@dataclass(frozen=True)
+class Generation:
+    """Hold what one prompt became."""
+
+    token_ids: list[int]
+    """The output without the prompt."""
+    finish_reason: str
+    preemptions: int
+
+
+class LLM:
+    """Generate for many prompts at once."""
+
+    def __init__(self, config: EngineConfig, *, attention_class: type[PagedAttention] = GatherAttention) -> None:
+        self.core: EngineCore = start_engine(config, lambda _: None, attention_class=attention_class)
+
+    def generate(
+        self, prompts: SequenceOf[list[int]], sampling: SamplingParameters | SequenceOf[SamplingParameters]
+    ) -> list[Generation]:
+        """Return one generation per prompt of token ids, in order; raises RequestRefused when one can never fit."""
+        parameters = [sampling] * len(prompts) if isinstance(sampling, SamplingParameters) else list(sampling)
+        for index, (prompt, each) in enumerate(zip(prompts, parameters, strict=True)):
+            answer = self.core.add(AddRequest(request_id=str(index), prompt_token_ids=prompt, sampling=each))
+            if isinstance(answer, Refused):
+                self.core.abort([str(done) for done in range(index)])
+                raise RequestRefused(answer.message, parameter="prompt", code=answer.reason)
+        tokens: list[list[int]] = [[] for _ in prompts]
+        ends: dict[int, tuple[str, int]] = {}
+        while self.core.has_work():
+            for output in self.core.step().outputs:
+                index = int(output.request_id)
+                tokens[index] += output.new_token_ids
+                if output.finish_reason is not None:
+                    ends[index] = (output.finish_reason, output.preemptions)
+        return [Generation(token_ids, *ends[index]) for index, token_ids in enumerate(tokens)]

@@ -1,0 +1,51 @@
+"""What this process may use: memory and cores, as the cgroup or the machine allows."""
+
+import math
+import os
+from pathlib import Path
+
+import psutil
+
+CGROUP_MEMORY_FILES = (
+    Path("/sys/fs/cgroup/memory.max"),  # version 2
+    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),  # version 1
+)
+CGROUP_CPU_FILE = Path("/sys/fs/cgroup/cpu.max")
+
+
+def memory_limit_bytes() -> int:
+    """Return the bytes that this process may use: the cgroup's limit or the machine's memory."""
+    total = int(psutil.virtual_memory().total)
+    for path in CGROUP_MEMORY_FILES:
+        limit = _read_number(path)
+        if limit is not None:
+            return min(total, int(limit))
+    return total
+
+
+def memory_available_bytes() -> int:
+    """Return the bytes that the machine can still give without swapping."""
+    return int(psutil.virtual_memory().available)
+
+
+def memory_used_bytes() -> int:
+    """Return this process's resident bytes."""
+    return int(psutil.Process().memory_info().rss)
+
+
+def usable_cores() -> int:
+    """Return the cores that affinity and the cgroup's quota leave to this process, at least 1."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        quota, period = CGROUP_CPU_FILE.read_text().split()
+        cores = min(cores, math.ceil(int(quota) / int(period)))
+    except (OSError, ValueError):  # no such file, or "max"
+        pass
+    return max(1, cores)
+
+
+def _read_number(path: Path) -> float | None:
+    try:
+        return float(path.read_text())
+    except (OSError, ValueError):
+        return None

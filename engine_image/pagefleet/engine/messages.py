@@ -1,0 +1,170 @@
+"""What the API process and the core process say to each other: msgpack over ZeroMQ, never pickle.
+
+The life of a request on the wire: `AddRequest` → `Accepted` or `Refused` → `RequestOutput` in one `StepOutputs` per
+step, the last one with a finish reason. `AbortRequests` ends it early; an aborted request gets no further output.
+"""
+
+from typing import Literal
+
+import msgspec
+
+from pagefleet.engine.sampling_params import FinishReason, SamplingParameters
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Base of all messages: a type tag travels with the fields."""
+
+
+# ---- to the core ----------------------------------------------------------------------------------------------------
+
+
+class AddRequest(Message, frozen=True, kw_only=True):
+    """Ask for one sequence."""
+
+    request_id: str
+    prompt_token_ids: list[int]
+    sampling: SamplingParameters
+
+
+class AbortRequests(Message, frozen=True, kw_only=True):
+    """Forget these requests and free their blocks before the next step; unknown ids are ignored."""
+
+    request_ids: list[str]
+
+
+class Shutdown(Message, frozen=True, kw_only=True):
+    """End the core process at once."""
+
+
+ToCore = AddRequest | AbortRequests | Shutdown
+
+
+# ---- from the core --------------------------------------------------------------------------------------------------
+
+
+StartupStage = Literal["download", "load", "measure", "allocate", "warm_up"]
+
+
+class StartupProgress(Message, frozen=True, kw_only=True):
+    """Say which start-up stage runs now."""
+
+    stage: StartupStage
+    fraction: float | None = None
+    """Share of the stage that is done, 0 to 1; None when unknown."""
+
+
+class CoreReady(Message, frozen=True, kw_only=True):
+    """Say that a real forward pass has run and what this engine can hold."""
+
+    model: str
+    architecture: str
+    device: str
+    dtype: str
+    kv_cache_dtype: str
+    attention_backend: str
+    vocabulary_size: int
+    max_model_len: int
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    block_size: int
+    blocks_total: int
+    kv_cache_bytes: int
+    weight_bytes: int
+    memory_limit_bytes: int
+    gpu_memory_utilization: float
+    eos_token_ids: list[int]
+    stage_seconds: dict[str, float]
+    config_hash: str
+
+
+class StartupFailed(Message, frozen=True, kw_only=True):
+    """Say in one sentence why the core cannot start."""
+
+    message: str
+
+
+class Accepted(Message, frozen=True, kw_only=True):
+    """Say that the request waits or runs now."""
+
+    request_id: str
+
+
+class Refused(Message, frozen=True, kw_only=True):
+    """Say why a request is not taken: `retry_after_s` is None when it can never fit."""
+
+    request_id: str
+    message: str
+    reason: str
+    """`too_long`, `queue_requests` or `queue_tokens`."""
+    retry_after_s: int | None = None
+
+
+class RequestOutput(Message, frozen=True, kw_only=True):
+    """Carry the new tokens of one sequence."""
+
+    request_id: str
+    new_token_ids: list[int]
+    finish_reason: FinishReason | None = None
+    stop_token_id: int | None = None
+    """The stop token that ended the sequence, when it was one of the request's own and not an end token."""
+    queue_time_s: float | None = None
+    """On the first output: seconds from arrival to the first scheduled token."""
+    prefill_time_s: float | None = None
+    """On the first output: seconds from the first scheduled token to the first sampled one."""
+    preemptions: int = 0
+    """On the last output: how often the sequence was preempted."""
+
+
+class CoreState(Message, frozen=True, kw_only=True):
+    """Describe the core after its latest step. All numbers are exact at `monotonic_s`."""
+
+    blocks_total: int
+    blocks_active: int
+    blocks_cached: int
+    blocks_free: int
+    tokens_active: int
+    """Tokens whose keys and values are in active blocks."""
+    running: int
+    queue_depth: int
+    tokens_queued: int
+    queue_age_s: float | None
+    """Age of the oldest request that waits; None when none does."""
+    preemptions_total: int
+    prefix_query_tokens_total: int
+    prefix_hit_tokens_total: int
+    steps_total: int
+    step_time_s: float | None
+    """Duration of the latest step; None before the first."""
+    step_tokens: int
+    """Tokens that the latest step computed."""
+    memory_used_bytes: int
+    monotonic_s: float
+
+
+class StepOutputs(Message, frozen=True, kw_only=True):
+    """Carry what one step produced, or (with no outputs) only the state."""
+
+    outputs: list[RequestOutput]
+    state: CoreState
+
+
+FromCore = StartupProgress | CoreReady | StartupFailed | Accepted | Refused | StepOutputs
+
+_encoder = msgspec.msgpack.Encoder()
+_to_core_decoder = msgspec.msgpack.Decoder(ToCore)
+_from_core_decoder = msgspec.msgpack.Decoder(FromCore)
+
+
+def encode(message: Message) -> bytes:
+    """Encode one message."""
+    return _encoder.encode(message)
+
+
+def decode_to_core(data: bytes) -> ToCore:
+    """Decode a message for the core; raises msgspec.DecodeError or ValidationError."""
+    return _to_core_decoder.decode(data)
+
+
+def decode_from_core(data: bytes) -> FromCore:
+    """Decode a message from the core; raises msgspec.DecodeError or ValidationError."""
+    return _from_core_decoder.decode(data)

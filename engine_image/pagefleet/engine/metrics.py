@@ -1,0 +1,288 @@
+"""Count what the engine does and show it to Prometheus, each value under our own name and under vLLM's.
+
+What a client can see (tokens, times, ends of requests) is counted here, in the process that talks to the client, so a
+stop string that cuts an answer cuts the counts as well. What only the core knows is read from its latest state when
+someone scrapes. A value that is not known yet has no series: never 0.
+"""
+
+import bisect
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping
+from importlib import metadata
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.metrics_core import Metric as MetricFamily
+from prometheus_client.registry import Collector
+
+from pagefleet.api.metrics import METRICS, Metric
+from pagefleet.engine.messages import CoreReady, CoreState, StepOutputs
+
+RATE_WINDOW_S = 5.0
+"""Span of the tokens-per-second gauge: long enough to be calm, shorter than a usual scrape interval."""
+
+RECENT_STEPS = 32
+"""Steps in the mean step time that `/capacity` reports."""
+
+ENGINE_INDEX = "0"
+"""vLLM's `engine` label: one core per process here."""
+
+Values = Mapping[tuple[str, ...], float]
+"""Values by the labels that follow the common two."""
+
+
+def package_version(name: str) -> str:
+    """Return an installed package's version without importing it; `unknown` when it is not installed."""
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return "unknown"
+
+
+class _Histogram:
+    """Count observations below each bound."""
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.total = 0.0
+
+    def observe(self, value: float) -> None:
+        self.counts[bisect.bisect_left(self.bounds, value)] += 1
+        self.total += value
+
+    def cumulative(self) -> list[tuple[str, float]]:
+        names = [*(str(bound) for bound in self.bounds), "+Inf"]
+        sums: list[tuple[str, float]] = []
+        running = 0
+        for name, count in zip(names, self.counts, strict=True):
+            running += count
+            sums.append((name, running))
+        return sums
+
+
+class RequestRecord:
+    """Follow one sequence from arrival to end. Every accepted request ends in exactly one `finish`."""
+
+    def __init__(self, metrics: "EngineMetrics", *, arrival_s: float, prompt_tokens: int) -> None:
+        self._metrics = metrics
+        self._arrival_s = arrival_s
+        self._prompt_tokens = prompt_tokens
+        self._first_s: float | None = None
+        self._last_s = arrival_s
+        self._tokens = 0
+        self._is_finished = False
+
+    def output(self, token_count: int, *, queue_time_s: float | None, prefill_time_s: float | None) -> None:
+        """Count one output of `token_count` tokens, which is one piece of a stream.
+
+        The first gives the time to first token; every later one gives one inter-token latency, however many tokens it
+        carries, because that is the gap that a client sees.
+        """
+        if token_count == 0:
+            return
+        now = self._metrics.clock()
+        if self._first_s is None:
+            self._first_s = now
+            self._metrics.observe("time_to_first_token_seconds", now - self._arrival_s)
+            if queue_time_s is not None:
+                self._metrics.observe("request_queue_time_seconds", queue_time_s)
+            if prefill_time_s is not None:
+                self._metrics.observe("request_prefill_time_seconds", prefill_time_s)
+        else:
+            self._metrics.observe("inter_token_latency_seconds", now - self._last_s)
+        self._last_s = now
+        self._tokens += token_count
+        self._metrics.count_generated(token_count, now)
+
+    def finish(self, reason: str) -> None:
+        """Count the end; only an answer that was not cut off enters the histograms of whole requests."""
+        if self._is_finished:
+            return
+        self._is_finished = True
+        self._metrics.increment("request_success", labels=(reason,))
+        if reason in ("stop", "length"):
+            self._metrics.observe("e2e_request_latency_seconds", self._last_s - self._arrival_s)
+            self._metrics.observe("request_prompt_tokens", self._prompt_tokens)
+            self._metrics.observe("request_generation_tokens", self._tokens)
+            if self._first_s is not None:
+                self._metrics.observe("request_decode_time_seconds", self._last_s - self._first_s)
+
+
+class EngineMetrics(Collector):
+    """Hold all of one engine's metrics; `exposition()` is what `/metrics` answers."""
+
+    def __init__(self, *, model_name: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self.clock = clock
+        self.ready: CoreReady | None = None
+        """Set once the core is up: histograms of tokens have no bounds before."""
+        self.config_hash: str | None = None
+        self.startup_stage_seconds: dict[str, float] = {}
+        self._state: CoreState | None = None
+        self._common = (model_name, ENGINE_INDEX)
+        self._counters: dict[str, Counter[tuple[str, ...]]] = {
+            "prompt_tokens": Counter({(): 0}),
+            "generation_tokens": Counter({(): 0}),
+            "request_success": Counter({("stop",): 0, ("length",): 0, ("abort",): 0}),
+            "request_errors": Counter(),
+            "admission_rejections": Counter(),
+        }
+        self._histograms: dict[str, _Histogram] = {}
+        self._recent_tokens: deque[tuple[float, int]] = deque()
+        self._recent_step_times: deque[float] = deque(maxlen=RECENT_STEPS)
+        self._steps_seen = 0
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(self)
+
+    # ---- recording ----
+
+    def set_ready(self, ready: CoreReady) -> None:
+        """Take what the core said of itself when it came up."""
+        self.ready = ready
+        self.config_hash = ready.config_hash
+        for metric in METRICS:
+            if metric.kind == "histogram":
+                self._histograms[metric.key] = _Histogram(metric.bucket_bounds(ready.max_model_len))
+
+    def start_request(self, *, arrival_s: float, prompt_tokens: int) -> RequestRecord:
+        """Count a request that the core has taken."""
+        self.increment("prompt_tokens", prompt_tokens)
+        return RequestRecord(self, arrival_s=arrival_s, prompt_tokens=prompt_tokens)
+
+    def observe_step(self, step: StepOutputs) -> None:
+        """Take one report of the core; those between steps carry no new step."""
+        self._state = step.state
+        if step.state.steps_total > self._steps_seen:
+            self._steps_seen = step.state.steps_total
+            self.observe("iteration_tokens_total", step.state.step_tokens)
+            if step.state.step_time_s is not None:
+                self.observe("step_time_seconds", step.state.step_time_s)
+                self._recent_step_times.append(step.state.step_time_s)
+
+    def observe(self, key: str, value: float) -> None:
+        """Add one observation to a histogram; before the core is up there is nothing to observe."""
+        if (histogram := self._histograms.get(key)) is not None:
+            histogram.observe(value)
+
+    def increment(self, key: str, amount: int = 1, *, labels: tuple[str, ...] = ()) -> None:
+        """Add to a counter; `labels` are the ones beside model name and engine."""
+        self._counters[key][labels] += amount
+
+    def count_generated(self, tokens: int, now_s: float) -> None:
+        """Count tokens that reached the output."""
+        self.increment("generation_tokens", tokens)
+        self._recent_tokens.append((now_s, tokens))
+        self._forget_old_tokens(now_s)
+
+    # ---- reading ----
+
+    @property
+    def prompt_tokens_total(self) -> int:
+        """Return the prompt tokens of all accepted requests."""
+        return self._counters["prompt_tokens"][()]
+
+    @property
+    def generation_tokens_total(self) -> int:
+        """Return the tokens that reached the output."""
+        return self._counters["generation_tokens"][()]
+
+    @property
+    def mean_step_time_s(self) -> float | None:
+        """Return the mean duration of the latest steps; None before the first."""
+        times = self._recent_step_times
+        return sum(times) / len(times) if times else None
+
+    def exposition(self) -> bytes:
+        """Return everything in Prometheus' text format."""
+        return generate_latest(self._registry)
+
+    def collect(self) -> Iterator[MetricFamily]:
+        """Yield every known metric under each of its names."""
+        for metric in METRICS:
+            for name in filter(None, (metric.name, metric.vllm_name)):
+                if metric.kind == "histogram":
+                    yield from self._histogram_family(metric, name)
+                else:
+                    yield from self._value_family(metric, name)
+
+    def _histogram_family(self, metric: Metric, name: str) -> Iterator[MetricFamily]:
+        if (histogram := self._histograms.get(metric.key)) is not None:
+            family = HistogramMetricFamily(name, metric.help, labels=metric.labels)
+            family.add_metric(self._common, buckets=histogram.cumulative(), sum_value=histogram.total)
+            yield family
+
+    def _value_family(self, metric: Metric, name: str) -> Iterator[MetricFamily]:
+        values = self._values(metric)
+        if values:
+            kind = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
+            family = kind(name, metric.help, labels=metric.labels)
+            for labels, value in values.items():
+                family.add_metric((*self._common, *labels), value)
+            yield family
+
+    def _values(self, metric: Metric) -> Values:
+        if metric.key in self._counters:
+            return self._counters[metric.key]
+        if metric.kind == "info":
+            labels = self._info_labels()
+            if all(name in labels for name in metric.labels[len(self._common) :]):
+                return {tuple(labels[name] for name in metric.labels[len(self._common) :]): 1}
+            return {}
+        if metric.key == "startup_stage_seconds":
+            return {(stage,): seconds for stage, seconds in self.startup_stage_seconds.items()}
+        if metric.key == "generation_tokens_per_second":
+            return {(): self._tokens_per_second()} if self.ready is not None else {}
+        return self._core_values().get(metric.key, {})
+
+    def _core_values(self) -> dict[str, Values]:
+        state = self._state
+        if state is None:
+            return {}
+        values: dict[str, Values] = {
+            "num_requests_running": {(): state.running},
+            "num_requests_waiting": {(): state.queue_depth},
+            "queued_tokens": {(): state.tokens_queued},
+            "queue_age_seconds": {(): state.queue_age_s or 0.0},
+            "kv_blocks": {
+                ("total",): state.blocks_total,
+                ("active",): state.blocks_active,
+                ("cached",): state.blocks_cached,
+                ("free",): state.blocks_free,
+            },
+            "num_preemptions": {(): state.preemptions_total},
+            "prefix_cache_queries": {(): state.prefix_query_tokens_total},
+            "prefix_cache_hits": {(): state.prefix_hit_tokens_total},
+        }
+        if state.blocks_total:
+            values["kv_cache_usage_perc"] = {(): state.blocks_active / state.blocks_total}
+        if self.ready is not None and self.ready.memory_limit_bytes:
+            values["memory_utilization_ratio"] = {(): state.memory_used_bytes / self.ready.memory_limit_bytes}
+        return values
+
+    def _info_labels(self) -> dict[str, str]:
+        labels = {"version": package_version("pagefleet"), "torch_version": package_version("torch")}
+        if (ready := self.ready) is not None:
+            labels |= {
+                "block_size": str(ready.block_size),
+                "num_gpu_blocks": str(ready.blocks_total),
+                "cache_dtype": ready.kv_cache_dtype,
+                "gpu_memory_utilization": str(ready.gpu_memory_utilization),
+                "enable_prefix_caching": "False",  # spelled as vLLM does; this engine shares no prefixes
+                "config_hash": ready.config_hash,
+                "max_model_len": str(ready.max_model_len),
+                "max_num_seqs": str(ready.max_num_seqs),
+                "max_num_batched_tokens": str(ready.max_num_batched_tokens),
+                "quantization": "none",
+                "batching": "continuous",
+                "device": ready.device,
+            }
+        return labels
+
+    def _tokens_per_second(self) -> float:
+        self._forget_old_tokens(self.clock())
+        return sum(tokens for _, tokens in self._recent_tokens) / RATE_WINDOW_S
+
+    def _forget_old_tokens(self, now_s: float) -> None:
+        while self._recent_tokens and self._recent_tokens[0][0] < now_s - RATE_WINDOW_S:
+            self._recent_tokens.popleft()

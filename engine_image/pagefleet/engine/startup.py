@@ -1,0 +1,194 @@
+"""From flags to an engine that has computed something: download, load, measure, allocate, warm up."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from pagefleet.engine import machine
+from pagefleet.engine.cache_plan import CachePlan, MemoryFacts, cache_budget_bytes, plan_cache
+from pagefleet.engine.config import EngineConfig
+from pagefleet.engine.core import EngineCore
+from pagefleet.engine.device import choose_device, choose_dtype, named_dtype
+from pagefleet.engine.errors import StartupError
+from pagefleet.engine.gguf_cache import convert
+from pagefleet.engine.kernels.gather import GatherAttention
+from pagefleet.engine.kernels.interface import AttentionShape, PagedAttention
+from pagefleet.engine.messages import AddRequest, CoreReady, StartupProgress
+from pagefleet.engine.model_source import ModelSource, resolve_model
+from pagefleet.engine.models.llama import LlamaModel
+from pagefleet.engine.models.registry import architecture_of, load_model
+from pagefleet.engine.runner import Runner
+from pagefleet.engine.sampling_params import SamplingParameters
+from pagefleet.engine.scheduler import SchedulerLimits
+from pagefleet.engine.stages import StageClock
+from pagefleet.engine.weights import load_config, open_checkpoint, read_json, silence_transformers
+
+DEFAULT_BUDGET_TOKENS = {"cpu": 512, "cuda": 2048}
+"""A step of 2,048 tokens takes a CPU seconds, in which no decode advances."""
+
+SAMPLING_COPIES = 6
+"""Vocabulary-wide rows that the sampler holds per sequence, in units of 4 bytes: logits, weights, float64 sums."""
+
+
+def start_engine(
+    config: EngineConfig,
+    on_progress: Callable[[StartupProgress], None],
+    *,
+    attention_class: type[PagedAttention] = GatherAttention,
+) -> EngineCore:
+    """Bring the engine up to its first real forward pass; raises StartupError with the sentence for the user."""
+    clock = StageClock(on_progress)
+    device = choose_device(config.device)
+    torch.set_num_threads(config.threads or max(1, machine.usable_cores() - 1))
+    with clock.stage("download") as report:
+        source = resolve_model(config.model, report)
+    with clock.stage("load"):
+        silence_transformers()
+        source = convert(source)
+        model_config = load_config(source)
+        architecture = architecture_of(model_config)
+        dtype = choose_dtype(config.dtype, model_config, device, is_quantized=source.is_quantized)
+        model = load_model(model_config, open_checkpoint(source), dtype=dtype, device=device)
+    with clock.stage("measure"):
+        limits = _limits(config, model, device)
+        shape = _attention_shape(config, model, dtype, device)
+        refusal = attention_class.unsupported(shape)
+        if refusal is not None:
+            raise StartupError(refusal)
+        facts = _memory_facts(model, limits, device, dtype)
+        plan = _plan(config, model, shape, facts)
+    with clock.stage("allocate"):
+        attention = attention_class(shape)
+        attention.allocate(plan.blocks_total)
+    eos_token_ids = _end_tokens(model_config, source)
+    runner = Runner(model, attention, device=device, eos_token_ids=frozenset(eos_token_ids))
+    info = CoreReady(
+        model=config.model,
+        architecture=architecture,
+        device=str(device),
+        dtype=_dtype_name(dtype),
+        kv_cache_dtype=_dtype_name(shape.cache_dtype),
+        attention_backend=attention.name,
+        vocabulary_size=model.vocabulary_size,
+        max_model_len=plan.max_model_len,
+        max_num_seqs=limits.max_num_seqs,
+        max_num_batched_tokens=limits.max_num_batched_tokens,
+        block_size=shape.block_size,
+        blocks_total=plan.blocks_total,
+        kv_cache_bytes=plan.kv_cache_bytes,
+        weight_bytes=model.weight_bytes,
+        memory_limit_bytes=facts.limit,
+        gpu_memory_utilization=config.gpu_memory_utilization,
+        eos_token_ids=eos_token_ids,
+        stage_seconds=clock.seconds,  # the same dictionary: the warm-up below is added to it
+        config_hash=config.config_hash,
+    )
+    scheduler_limits = SchedulerLimits(
+        max_num_seqs=limits.max_num_seqs,
+        max_num_batched_tokens=limits.max_num_batched_tokens,
+        max_model_len=plan.max_model_len,
+        long_prefill_token_threshold=config.long_prefill_token_threshold,
+        max_num_queued_reqs=config.max_num_queued_reqs,
+        max_num_queued_tokens=config.max_num_queued_tokens,
+    )
+    with clock.stage("warm_up"):
+        _warm_up(EngineCore(info=info, limits=scheduler_limits, runner=runner, attention=attention))
+    return EngineCore(info=info, limits=scheduler_limits, runner=runner, attention=attention)
+
+
+def _limits(config: EngineConfig, model: LlamaModel, device: torch.device) -> SchedulerLimits:
+    budget = config.max_num_batched_tokens or max(DEFAULT_BUDGET_TOKENS[device.type], config.max_num_seqs)
+    if budget < config.max_num_seqs:
+        raise StartupError(
+            f"--max-num-batched-tokens {budget} is less than --max-num-seqs {config.max_num_seqs}, so that not every "
+            f"sequence could advance in a step: use {config.max_num_seqs} or more"
+        )
+    return SchedulerLimits(
+        max_num_seqs=config.max_num_seqs, max_num_batched_tokens=budget, max_model_len=model.context_length
+    )
+
+
+def _attention_shape(
+    config: EngineConfig, model: LlamaModel, dtype: torch.dtype, device: torch.device
+) -> AttentionShape:
+    is_auto = config.kv_cache_dtype == "auto"
+    return AttentionShape(
+        layers=model.layers_count,
+        query_heads=model.query_heads,
+        kv_heads=model.kv_heads,
+        head_dim=model.head_dim,
+        scale=model.head_dim**-0.5,
+        block_size=config.block_size,
+        cache_dtype=dtype if is_auto else named_dtype("--kv-cache-dtype", config.kv_cache_dtype),
+        device=device,
+    )
+
+
+def _memory_facts(model: LlamaModel, limits: SchedulerLimits, device: torch.device, dtype: torch.dtype) -> MemoryFacts:
+    activations = (
+        limits.max_num_batched_tokens * model.activation_values_per_token * dtype.itemsize
+        + limits.max_num_seqs * model.vocabulary_size * 4 * SAMPLING_COPIES
+    )
+    if device.type == "cuda":
+        free, total = torch.cuda.mem_get_info(device)
+        return MemoryFacts(
+            limit=total, available=free, used=torch.cuda.memory_reserved(device), activations=activations
+        )
+    return MemoryFacts(
+        limit=machine.memory_limit_bytes(),
+        available=machine.memory_available_bytes(),
+        used=machine.memory_used_bytes(),
+        activations=activations,
+    )
+
+
+def _plan(config: EngineConfig, model: LlamaModel, shape: AttentionShape, facts: MemoryFacts) -> CachePlan:
+    budget_bytes = cache_budget_bytes(
+        facts, utilization=config.gpu_memory_utilization, override_bytes=config.kv_cache_memory_bytes
+    )
+    return plan_cache(
+        budget_bytes,
+        bytes_per_block=shape.bytes_per_block,
+        block_size=shape.block_size,
+        context_length=model.context_length,
+        max_model_len=config.max_model_len,
+        max_num_seqs=config.max_num_seqs,
+    )
+
+
+def _warm_up(core: EngineCore) -> None:
+    """Run one sequence through prefill and one decode, so that "ready" means that tokens come out."""
+    tokens = min(32, core.info.max_model_len - 2)
+    if tokens < 1:
+        return
+    core.add(
+        AddRequest(
+            request_id="warm-up",
+            prompt_token_ids=[0] * tokens,
+            sampling=SamplingParameters(max_tokens=2, temperature=0.0, ignore_eos=True),
+        )
+    )
+    while core.has_work():
+        for output in core.step().outputs:
+            if output.finish_reason == "error":
+                raise StartupError("the model's first logits are not finite: the weights are damaged")
+
+
+def _end_tokens(model_config: Any, source: ModelSource) -> list[int]:
+    """Return the token ids that end a sequence: generation_config.json's and config.json's, as `generate` does."""
+    found: set[int] = set()
+    values = [getattr(model_config, "eos_token_id", None)]
+    generation_file = source.folder / "generation_config.json"
+    if source.gguf_file is None and generation_file.is_file():
+        values.append(read_json(generation_file).get("eos_token_id"))
+    for value in values:
+        if isinstance(value, int):
+            found.add(value)
+        elif isinstance(value, list):
+            found.update(int(item) for item in value)
+    return sorted(found)
+
+
+def _dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
