@@ -1,0 +1,101 @@
+"""The `/capacity` message: what an engine has, what it holds, and how far its start is.
+
+The engine writes it; the autoscaler, the operator and `play` read it. Unknown is null, never 0: an autoscaler that took
+an unknown queue for an empty one would scale down under load.
+"""
+
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Count = Annotated[int, Field(ge=0)]
+Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class EnginePhase(StrEnum):
+    """Where an engine is in its life. Only Ready takes new requests."""
+
+    STARTING = "Starting"
+    DOWNLOADING = "Downloading"
+    LOADING = "Loading"
+    READY = "Ready"
+    DRAINING = "Draining"
+    FAILED = "Failed"
+
+
+class CapacityReport(BaseModel):
+    """One answer of an engine's `/capacity`, snake_case JSON. Fields of a newer engine are ignored."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", use_attribute_docstrings=True, protected_namespaces=())
+
+    phase: EnginePhase
+    """Where the engine is in its life."""
+    progress: Annotated[float, Field(ge=0, le=1)] | None = None
+    """Share of the present phase that is done, 0 to 1."""
+    detail: str | None = None
+    """The phase for people, such as `Downloading 63 %`, or why it failed."""
+    model: str | None = None
+    """Served model name."""
+
+    blocks_total: Count | None = None
+    """KV-cache blocks in all. Null until memory was measured."""
+    blocks_active: Count | None = None
+    """Blocks that a live sequence holds."""
+    blocks_cached: Count | None = None
+    """Blocks that only the prefix cache holds: evictable at once, so never part of occupancy."""
+    blocks_free: Count | None = None
+    """Empty blocks."""
+    block_size: Annotated[int, Field(ge=1)] | None = None
+    """Tokens in a block."""
+
+    tokens_active: Count | None = None
+    """Tokens of live sequences that are in the KV cache."""
+    tokens_queued: Count | None = None
+    """Prompt tokens of requests not yet admitted."""
+    queue_depth: Count | None = None
+    """Requests not yet admitted."""
+    queue_age_s: Seconds | None = None
+    """Age of the oldest request not yet admitted, in seconds; 0 for an empty queue."""
+    running: Count | None = None
+    """Sequences in the running batch."""
+
+    preemptions_total: Count | None = None
+    """Sequences that lost their blocks to others, since start."""
+    prefix_query_tokens_total: Count | None = None
+    """Prompt tokens looked up in the prefix cache, since start."""
+    prefix_hit_tokens_total: Count | None = None
+    """Prompt tokens found in the prefix cache, since start."""
+    prompt_tokens_total: Count | None = None
+    """Prompt tokens of admitted requests, since start."""
+    generation_tokens_total: Count | None = None
+    """Tokens generated, since start."""
+    step_time_s: Seconds | None = None
+    """Recent mean time of one engine step, in seconds."""
+
+    draining: bool = False
+    """True from the call of `/drain` on: new requests are refused, those in flight finish."""
+    in_flight: Count | None = None
+    """Requests that still wait for their last byte, queued ones included. A drain ends at 0."""
+    startup_stage_seconds: dict[str, Seconds] = Field(default_factory=dict)
+    """Seconds that each finished start-up stage took."""
+
+    max_model_len: Annotated[int, Field(ge=1)] | None = None
+    """Longest sequence, prompt and answer together, in tokens."""
+    max_num_seqs: Annotated[int, Field(ge=1)] | None = None
+    """Most sequences in one step."""
+    config_hash: str | None = None
+    """Hash of the engine's settings; equals the pod's config-hash annotation unless the pod is stale."""
+    engine_version: str | None = None
+    """Version of pagefleet in the engine image."""
+    pod_uid: str | None = None
+    """Kubernetes uid of the pod, so that a re-created namesake isn't taken for the old pod. Null outside a cluster."""
+    monotonic_s: Seconds | None = None
+    """The engine's monotonic clock when the report was made, in seconds: rates come from differences of this."""
+
+    @property
+    def occupancy(self) -> float | None:
+        """Active over total blocks, 0 to 1; None where either is unknown or there are no blocks."""
+        if self.blocks_active is None or not self.blocks_total:
+            return None
+        return self.blocks_active / self.blocks_total

@@ -1,0 +1,45 @@
+"""What the planner may try by itself to meet an objective."""
+
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import Field
+
+from pagefleet.api.base import ApiModel
+from pagefleet.api.v1alpha1.engine import KvCacheDtype, WeightQuantization
+
+
+class TuningMode(StrEnum):
+    """Off leaves the planner's first choice; Recommend reports better settings; Auto also rolls them out."""
+
+    OFF = "Off"
+    RECOMMEND = "Recommend"
+    AUTO = "Auto"
+
+
+class TuningObjective(StrEnum):
+    """What to improve: tokens for each second (throughput), waiting time (latency), or fewer accelerators (cost)."""
+
+    THROUGHPUT = "throughput"
+    LATENCY = "latency"
+    COST = "cost"
+
+
+class TuningAllowance(ApiModel):
+    """Settings that may be chosen although they can change a model's answers. The defaults change none."""
+
+    weights: Annotated[tuple[WeightQuantization, ...], Field(min_length=1)] = (WeightQuantization.NONE,)
+    """Weight quantizations to choose from."""
+    kv_cache: Annotated[tuple[KvCacheDtype, ...], Field(min_length=1)] = (KvCacheDtype.AUTO,)
+    """KV-cache types to choose from."""
+
+
+class TuningSpec(ApiModel):
+    """What the planner may try by itself. A knob set under `engine` is never changed."""
+
+    mode: TuningMode = TuningMode.RECOMMEND
+    """Off, Recommend or Auto. YAML reads a bare Off as false: write it in quotes."""
+    objective: TuningObjective = TuningObjective.THROUGHPUT
+    """What to improve: throughput, latency or cost."""
+    allow: TuningAllowance = Field(default=TuningAllowance())
+    """Choices that may be tried although they can change answers."""
