@@ -15,9 +15,9 @@ MASK_64 = (1 << 64) - 1
 
 def uniform(seed: int, position: int, attempt: int) -> float:
     """Return a number in [0, 1) that depends on nothing but the arguments (SplitMix64's finaliser)."""
-    state = seed & MASK_64
-    for value in (position, attempt):
-        state = (state ^ value) + 0x9E3779B97F4A7C15 & MASK_64
+    state = 0
+    for value in (seed, position, attempt):
+        state = ((state ^ value) & MASK_64) + 0x9E3779B97F4A7C15 & MASK_64
         state = (state ^ state >> 30) * 0xBF58476D1CE4E5B9 & MASK_64
         state = (state ^ state >> 27) * 0x94D049BB133111EB & MASK_64
         state ^= state >> 31

@@ -11,7 +11,7 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from pagefleet.engine.kernels.cache import TokenMajorCache
-from pagefleet.engine.kernels.interface import AttentionBatch, AttentionShape, PagedAttention
+from pagefleet.engine.kernels.interface import AttentionBatch, PagedAttention
 
 QUERY_TILE_TOKENS = 128
 """Rows of a prefill chunk in one call: a tile of 128 rows and 3 heads over 8,192 tokens has a 13 MB mask."""

@@ -3,7 +3,7 @@
 import torch
 
 from pagefleet.engine.kernels.cache import TokenMajorCache
-from pagefleet.engine.kernels.interface import AttentionBatch, AttentionShape, PagedAttention
+from pagefleet.engine.kernels.interface import AttentionBatch, PagedAttention
 
 
 class ReferenceAttention(PagedAttention):

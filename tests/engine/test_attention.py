@@ -1,0 +1,137 @@
+"""Every attention back end against the plain reference, on the same cache contents."""
+
+import pytest
+import torch
+
+from pagefleet.engine.kernels import gather
+from pagefleet.engine.kernels.gather import GatherAttention
+from pagefleet.engine.kernels.interface import AttentionBatch, AttentionShape, PagedAttention
+from pagefleet.engine.kernels.reference import ReferenceAttention
+from pagefleet.engine.layers.rotary import RotaryTable
+
+BACK_ENDS = [GatherAttention]
+# (new tokens, context with them) of each sequence
+STEPS = {
+    "decodes": [(1, 1), (1, 5), (1, 16), (1, 17), (1, 40)],
+    "prefill": [(9, 9), (33, 33)],
+    "chunk": [(8, 40), (3, 19)],
+    "mixed": [(1, 21), (17, 30), (1, 2), (5, 5), (1, 48)],
+}
+
+
+def make_shape(query_heads: int, kv_heads: int, head_dim: int, block_size: int, dtype: torch.dtype) -> AttentionShape:
+    return AttentionShape(
+        layers=2,
+        query_heads=query_heads,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        scale=head_dim**-0.5,
+        block_size=block_size,
+        cache_dtype=dtype,
+        device=torch.device("cpu"),
+    )
+
+
+def make_batch(sequences: list[tuple[int, int]], block_size: int, seed: int = 0) -> tuple[AttentionBatch, int]:
+    """Return a batch whose tables are scattered over the cache, and the number of blocks."""
+    needed = [-(-context // block_size) for _, context in sequences]
+    order = torch.randperm(sum(needed) + 3, generator=torch.Generator().manual_seed(seed)).tolist()
+    tables = []
+    for count in needed:
+        tables.append([order.pop() for _ in range(count)])
+    positions = [range(context - length, context) for length, context in sequences]
+    slots = [
+        table[position // block_size] * block_size + position % block_size
+        for table, span in zip(tables, positions, strict=True)
+        for position in span
+    ]
+    batch = AttentionBatch(
+        positions=torch.tensor([position for span in positions for position in span]),
+        slots=torch.tensor(slots),
+        query_lengths=[length for length, _ in sequences],
+        context_lengths=[context for _, context in sequences],
+        block_tables=tables,
+    )
+    return batch, sum(needed) + 3
+
+
+def attend(attention: PagedAttention, sequences: list[tuple[int, int]], dtype: torch.dtype) -> torch.Tensor:
+    """Fill the whole context, then run the step's rows through layer 1."""
+    shape = attention.shape
+    generator = torch.Generator().manual_seed(1)
+    width = shape.query_heads + 2 * shape.kv_heads
+    history = [(context, context) for _, context in sequences]
+    rows = torch.randn(sum(context for context, _ in history), width * shape.head_dim, generator=generator).to(dtype)
+    filling, blocks = make_batch(history, shape.block_size)
+    step, _ = make_batch(sequences, shape.block_size)
+    angles = torch.arange(64)[:, None] * 0.1 + torch.arange(shape.head_dim)[None] * 0.01
+    attention.allocate(blocks)
+
+    def run(batch: AttentionBatch, qkv: torch.Tensor) -> torch.Tensor:
+        attention.begin_step(batch)
+        angle = angles[batch.positions][:, None]
+        return attention.forward(1, qkv, RotaryTable(angle.cos().to(dtype), angle.sin().to(dtype)))
+
+    run(filling, rows)
+    last_rows: list[int] = []
+    end = 0
+    for length, context in sequences:
+        end += context
+        last_rows.extend(range(end - length, end))
+    return run(step, rows[last_rows])
+
+
+@pytest.mark.parametrize("back_end", BACK_ENDS)
+@pytest.mark.parametrize("name", STEPS)
+@pytest.mark.parametrize("block_size", [1, 8, 16, 32])
+@pytest.mark.parametrize(("query_heads", "kv_heads", "head_dim"), [(4, 4, 8), (6, 2, 64), (4, 1, 16)])
+def test_float32(
+    back_end: type[PagedAttention], name: str, block_size: int, query_heads: int, kv_heads: int, head_dim: int
+) -> None:
+    shape = make_shape(query_heads, kv_heads, head_dim, block_size, torch.float32)
+    actual = attend(back_end(shape), STEPS[name], torch.float32)
+    assert torch.allclose(actual, attend(ReferenceAttention(shape), STEPS[name], torch.float32), atol=1e-5)
+
+
+@pytest.mark.parametrize("back_end", BACK_ENDS)
+@pytest.mark.parametrize("name", STEPS)
+def test_bfloat16(back_end: type[PagedAttention], name: str) -> None:
+    shape = make_shape(6, 2, 64, 16, torch.bfloat16)
+    actual = attend(back_end(shape), STEPS[name], torch.bfloat16)
+    expected = attend(ReferenceAttention(shape), STEPS[name], torch.bfloat16)
+    assert torch.allclose(actual.float(), expected.float(), atol=0.03)
+
+
+def test_long_prefills_are_cut_into_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gather, "QUERY_TILE_TOKENS", 8)
+    shape = make_shape(6, 2, 16, 16, torch.float32)
+    actual = attend(GatherAttention(shape), STEPS["mixed"], torch.float32)
+    assert torch.allclose(actual, attend(ReferenceAttention(shape), STEPS["mixed"], torch.float32), atol=1e-5)
+
+
+def test_what_is_not_finite_stays_with_its_sequence() -> None:
+    """One sequence's cache is all NaN; the other, shorter and padded beside it, must not notice."""
+    shape = make_shape(4, 2, 8, 4, torch.float32)
+    attention = GatherAttention(shape)
+    attention.allocate(8)
+    batch = AttentionBatch(
+        positions=torch.tensor([11, 8]),
+        slots=torch.tensor([11, 20]),
+        query_lengths=[1, 1],
+        context_lengths=[12, 9],
+        block_tables=[[0, 1, 2], [3, 4, 5]],
+    )
+    attention.begin_step(batch)
+    key = torch.ones(2, 2, 8)
+    key[0] = torch.nan
+    attention.store(0, key, key.clone())
+    result = attention.attend(0, torch.ones(2, 4, 8))
+    assert result[0].isnan().all()
+    assert result[1].isfinite().all()
+    attention.zero([0, 1, 2])
+    assert attention.attend(0, torch.ones(2, 4, 8)).isfinite().all()
+
+
+def test_bytes_per_block() -> None:
+    # keys and values x 2 layers x 3 heads x 64 numbers x 16 tokens x 4 bytes
+    assert make_shape(9, 3, 64, 16, torch.float32).bytes_per_block == 2 * 2 * 3 * 64 * 16 * 4

@@ -1,0 +1,27 @@
+"""The other side of every equality: transformers' `generate`, greedy, float32, one prompt at a time."""
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+
+@cache
+def reference_model(folder: str) -> Any:
+    """Load a folder in float32 with transformers."""
+    from transformers import AutoModelForCausalLM
+
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+
+
+@torch.inference_mode()
+def reference_tokens(folder: Path | str, prompt: list[int], tokens: int) -> list[int]:
+    """Continue a prompt by exactly `tokens` greedy tokens; end tokens do not end it."""
+    model = reference_model(str(folder))
+    model.generation_config.eos_token_id = None
+    generated = model.generate(
+        torch.tensor([prompt]), attention_mask=torch.ones(1, len(prompt)), max_new_tokens=tokens, do_sample=False
+    )
+    continuation: list[int] = generated[0, len(prompt) :].tolist()
+    return continuation

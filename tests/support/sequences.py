@@ -1,0 +1,42 @@
+"""Builders for sequences and schedulers."""
+
+from itertools import count
+from typing import Any
+
+from pagefleet.engine.blocks import BlockManager
+from pagefleet.engine.sampling_params import SamplingParameters
+from pagefleet.engine.scheduler import ScheduledStep, Scheduler, SchedulerLimits
+from pagefleet.engine.sequence import Sequence
+
+END_TOKEN = 9
+PLAIN_TOKEN = 5
+_arrivals = count()
+
+
+def make_sequence(name: str, prompt: int = 4, max_tokens: int = 4, **sampling: Any) -> Sequence:
+    """Make a sequence with a prompt of this many tokens; each arrives after the one before."""
+    parameters = SamplingParameters(max_tokens=max_tokens, **sampling)
+    return Sequence.from_prompt(name, [PLAIN_TOKEN] * prompt, parameters, arrival_s=float(next(_arrivals)))
+
+
+def make_scheduler(*, blocks: int = 100, block_size: int = 4, **limits: Any) -> Scheduler:
+    """Make a scheduler with roomy limits, save those given."""
+    defaults: dict[str, Any] = {"max_num_seqs": 16, "max_num_batched_tokens": 64, "max_model_len": 400}
+    return Scheduler(
+        SchedulerLimits(**{**defaults, **limits}),
+        BlockManager(blocks_total=blocks, block_size=block_size),
+        frozenset({END_TOKEN}),
+    )
+
+
+def granted(step: ScheduledStep) -> dict[str, int]:
+    """Return the tokens that each sequence got."""
+    return {entry.sequence.request_id: entry.tokens for entry in step.entries}
+
+
+def run_step(scheduler: Scheduler, token: int = PLAIN_TOKEN) -> dict[str, int]:
+    """Schedule a step, sample the token for all that want one, and return what each sequence got."""
+    step = scheduler.schedule(0.0)
+    scheduler.finish_step(step, {entry.sequence.request_id: token for entry in step.entries if entry.samples})
+    scheduler.check_integrity()
+    return granted(step)
