@@ -1,0 +1,142 @@
+"""`pagefleet engine serve`: the engine's flags, named as vLLM names them, into its two frozen settings objects."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from pagefleet.cli.errors import UserMistake, require_extra
+
+if TYPE_CHECKING:
+    from pagefleet.engine.config import EngineConfig, ServerConfig
+
+# Checked without importing them: torch alone takes seconds, and the API process does without it.
+ENGINE_MODULES = (
+    "fastapi",
+    "msgspec",
+    "prometheus_client",
+    "psutil",
+    "tokenizers",
+    "torch",
+    "transformers",
+    "uvicorn",
+    "zmq",
+)
+
+_EVERY_ADDRESS = "0.0.0.0"  # noqa: S104 - a pod serves its network; `play` passes 127.0.0.1
+
+
+def _parse_bytes(text: str) -> int:
+    from pagefleet.api.quantity import quantity_bytes
+
+    try:
+        return quantity_bytes(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+def serve(
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL",
+            help="Hugging Face folder or hub id, GGUF file, or package://module/file.",
+            show_default=False,
+        ),
+    ],
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = _EVERY_ADDRESS,
+    port: Annotated[int, typer.Option(help="Port of the OpenAI API.")] = 8000,
+    admin_port: Annotated[int, typer.Option(help="Port of probes, capacity and drain.")] = 9000,
+    served_model_name: Annotated[
+        str, typer.Option(help="Name of the model in requests and metrics; default MODEL.", show_default=False)
+    ] = "",
+    dtype: Annotated[
+        Literal["auto", "bfloat16", "float32"],
+        typer.Option(help="Compute type; auto is the checkpoint's, or float32 on a CPU without bfloat16."),
+    ] = "auto",
+    kv_cache_dtype: Annotated[
+        Literal["auto", "bfloat16", "float32"], typer.Option(help="Type of cached keys and values; auto is --dtype.")
+    ] = "auto",
+    block_size: Annotated[int, typer.Option(help="Tokens in one KV block.")] = 16,
+    gpu_memory_utilization: Annotated[
+        float, typer.Option(help="Share of the device's memory that the whole engine may use, 0 to 1.")
+    ] = 0.9,
+    kv_cache_memory_bytes: Annotated[
+        int | None,
+        typer.Option(
+            parser=_parse_bytes, metavar="BYTES", help="Size of the KV cache (512Mi, 2Gi); overrides the share."
+        ),
+    ] = None,
+    max_model_len: Annotated[
+        int | None, typer.Option(help="Longest prompt plus output in tokens; default what model and memory allow.")
+    ] = None,
+    max_num_seqs: Annotated[int, typer.Option(help="Sequences in one step at most.")] = 128,
+    max_num_batched_tokens: Annotated[
+        int | None, typer.Option(help="Tokens in one step at most; default 2048 on a GPU, 512 on a CPU.")
+    ] = None,
+    long_prefill_token_threshold: Annotated[
+        int | None, typer.Option(help="Tokens of one prompt in one step at most; default by load, 0 is no cap.")
+    ] = None,
+    max_num_queued_reqs: Annotated[int, typer.Option(help="Requests that may wait before new ones get 503.")] = 1024,
+    max_num_queued_tokens: Annotated[
+        int | None, typer.Option(help="Prompt tokens that may wait before new requests get 503; default no limit.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of requests that bring none.")] = 0,
+    api_key: Annotated[
+        str | None, typer.Option(envvar="PAGEFLEET_API_KEY", help="Key that /v1 requires as a bearer token.")
+    ] = None,
+    device: Annotated[
+        Literal["auto", "cpu", "cuda"], typer.Option(envvar="PAGEFLEET_DEVICE", help="Where the model runs.")
+    ] = "auto",
+    threads: Annotated[int | None, typer.Option(help="CPU threads of the model; default all cores but one.")] = None,
+    drain_timeout: Annotated[
+        float, typer.Option(help="Seconds that running requests get after SIGTERM before they are aborted.")
+    ] = 600.0,
+) -> None:
+    """Serve one model over the OpenAI API, with probes and capacity on an admin port."""
+    require_extra("engine", ENGINE_MODULES)
+    from pagefleet.cli.engine_checks import find_mistakes
+    from pagefleet.engine.config import EngineConfig, ServerConfig
+
+    engine = EngineConfig(
+        model=model,
+        dtype=dtype,
+        kv_cache_dtype=kv_cache_dtype,
+        block_size=block_size,
+        gpu_memory_utilization=gpu_memory_utilization,
+        kv_cache_memory_bytes=kv_cache_memory_bytes,
+        max_model_len=max_model_len,
+        max_num_seqs=max_num_seqs,
+        max_num_batched_tokens=max_num_batched_tokens,
+        long_prefill_token_threshold=long_prefill_token_threshold,
+        max_num_queued_reqs=max_num_queued_reqs,
+        max_num_queued_tokens=max_num_queued_tokens,
+        seed=seed,
+        device=device,
+        threads=threads,
+    )
+    server = ServerConfig(
+        host=host,
+        port=port,
+        admin_port=admin_port,
+        served_model_name=served_model_name,
+        api_key=api_key or None,  # an empty variable means no key
+        drain_timeout_s=drain_timeout,
+    )
+    if mistakes := find_mistakes(engine, server):
+        raise UserMistake(mistakes)
+    raise typer.Exit(_run(engine, server))
+
+
+def _run(engine: EngineConfig, server: ServerConfig) -> int:
+    """Serve until a signal, and return the engine's exit code."""
+    import asyncio
+
+    from pagefleet.engine.errors import StartupError
+    from pagefleet.engine.server import lifecycle
+
+    try:
+        return asyncio.run(lifecycle.serve(engine, server))
+    except StartupError as error:
+        raise UserMistake(str(error)) from error

@@ -1,0 +1,88 @@
+"""The `pagefleet` command: its tree of commands and how each of them ends."""
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from pagefleet.cli import engine_command, play_command, validate_command
+from pagefleet.cli.errors import EXIT_FAILURE, EXIT_INTERRUPTED, CommandError
+
+DEBUG_VARIABLE = "PAGEFLEET_DEBUG"
+
+# rich_markup_mode=None: errors are plain lines, whole in a log file and in the last line that `play` shows.
+app = typer.Typer(
+    name="pagefleet",
+    help="Serve language models: one manifest, on this machine or on Kubernetes.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+engine_app = typer.Typer(help="The paged-attention engine.", no_args_is_help=True, rich_markup_mode=None)
+engine_app.command("serve")(engine_command.serve)
+app.add_typer(engine_app, name="engine")
+app.command("play")(play_command.play)
+app.command("validate")(validate_command.validate)
+
+
+def _version_text() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return f"pagefleet {version('pagefleet')}"
+    except PackageNotFoundError:
+        return "pagefleet (run from a source tree, not installed)"
+
+
+@app.command("version")
+def version_command() -> None:
+    """Print the version."""
+    typer.echo(_version_text())
+
+
+def _print_version_and_exit(wanted: bool) -> None:
+    if wanted:
+        typer.echo(_version_text())
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_print_version_and_exit, help="Print the version.")
+    ] = False,
+) -> None:
+    """Hold the options that come before a command."""
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command and return its exit code: 0, 1 failed, 2 the user's mistake, 130 interrupted."""
+    try:
+        app(args=list(arguments), prog_name="pagefleet")
+    except SystemExit as ending:
+        return ending.code if isinstance(ending.code, int) else int(ending.code is not None)
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except CommandError as error:
+        for sentence in error.sentences:
+            typer.echo(sentence, err=True)
+        return error.exit_code
+    except Exception as error:
+        if os.environ.get(DEBUG_VARIABLE):
+            raise
+        what = " ".join(f"{type(error).__name__}: {error}".split())
+        typer.echo(f"Unexpected error: {what} (set {DEBUG_VARIABLE}=1 to see the traceback).", err=True)
+        return EXIT_FAILURE
+    return 0
+
+
+def main() -> None:
+    """Run the command line of this process."""
+    sys.exit(run(sys.argv[1:]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,118 @@
+"""From manifest files to what should run on this machine."""
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pagefleet.api.manifest import LoadedService, read_manifests
+from pagefleet.api.v1alpha1 import AutoscalingMode, InferenceService
+from pagefleet.cli.play.fleet import LocalService
+from pagefleet.cli.play.plan import WantedService
+from pagefleet.operator.plan.engine_arguments import UnsupportedSpec, locate_model, render_engine_arguments
+
+HOST = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True)
+class LocalManifests:
+    """Hold what files ask for. Use the services only where there are no errors."""
+
+    services: tuple[LocalService, ...] = ()
+    errors: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    """What is valid but has no effect on this machine, one sentence each."""
+
+    @property
+    def refusals(self) -> list[str]:
+        """List why services cannot run here, one sentence each."""
+        return [f"{one.wanted.name}: {one.wanted.refusal}" for one in self.services if one.wanted.refusal]
+
+
+def load(files: Sequence[Path], *, has_hub_token: bool = False, extra_flags: Sequence[str] = ()) -> LocalManifests:
+    """Read files and turn every InferenceService into what play runs; never raises for what a file holds.
+
+    `has_hub_token`: whether engines started here can read gated models. `extra_flags` go to every engine.
+    """
+    sets = [read_manifests(file) for file in files]
+    loaded = [service for one in sets for service in one.services]
+    errors = [str(error) for one in sets for error in one.errors] or _find_clashes(loaded)
+    if not errors and not loaded:
+        names = ", ".join(map(str, files))
+        errors = [f"{names}: there is no InferenceService in it; examples/quickstart.yaml shows a small one"]
+    if errors:
+        return LocalManifests(errors=tuple(errors))
+    services = [one.service for one in loaded]
+    return LocalManifests(
+        services=tuple(_local(service, has_hub_token, extra_flags) for service in services),
+        notes=tuple(note for service in services for note in _notes(service)),
+    )
+
+
+def _find_clashes(loaded: Sequence[LoadedService]) -> list[str]:
+    """Find names used twice over all files: play has one URL and no namespaces."""
+    errors: dict[tuple[str, int], str] = {}  # by place: equal services are one mistake
+    for field, names in (
+        ("metadata.name", [one.service.metadata.name for one in loaded]),
+        ("the model name", [one.service.served_name for one in loaded]),
+    ):
+        first: dict[str, LoadedService] = {}
+        for name, one in zip(names, loaded, strict=True):
+            other = first.setdefault(name, one)
+            if other is not one:
+                where = f"{other.file}:{other.line}"
+                error = f"{one.file}:{one.line}: {field} {name} is also used in {where}; rename one"
+                errors.setdefault((one.file, one.line), error)
+    return list(errors.values())
+
+
+def _local(service: InferenceService, has_hub_token: bool, extra_flags: Sequence[str]) -> LocalService:
+    name, served_name, replicas = service.metadata.name, service.served_name, service.spec.replicas
+    try:
+        model = locate_model(service)
+        if service.spec.model.token_secret is not None and not has_hub_token:
+            raise _NoToken(service.spec.model.token_secret.name)
+        configuration = (*render_engine_arguments(service, model=model, host=HOST, port=0, admin_port=0), *extra_flags)
+    except (UnsupportedSpec, _NoToken) as refusal:
+        wanted = WantedService(name, served_name, replicas, (), refusal=str(refusal))
+        return LocalService(wanted, lambda _port, _admin_port, _share: [])
+
+    def render(port: int, admin_port: int, memory_share: float) -> list[str]:
+        arguments = render_engine_arguments(
+            service, model=model, host=HOST, port=port, admin_port=admin_port, memory_share=memory_share
+        )
+        return [*arguments, *extra_flags]
+
+    return LocalService(WantedService(name, served_name, replicas, configuration), render)
+
+
+class _NoToken(Exception):
+    def __init__(self, secret: str) -> None:
+        super().__init__(
+            f"spec.model.tokenSecret is {secret}, and Secrets live in a cluster; "
+            "set the variable HF_TOKEN to the token and start again."
+        )
+
+
+def _notes(service: InferenceService) -> list[str]:
+    notes = []
+    if service.spec.autoscaling is not None and service.spec.autoscaling.mode is AutoscalingMode.ACTIVE:
+        notes.append(f"{service.metadata.name}: autoscaling has no effect here, {service.spec.replicas} replicas stay.")
+    if service.spec.template.metadata or service.spec.template.spec:
+        notes.append(f"{service.metadata.name}: spec.template has no effect here, it is about pods.")
+    return notes
+
+
+async def watch(files: Sequence[Path]) -> AsyncGenerator[None, None]:
+    """Yield after any of the files changed, once things are quiet. Runs until it is cancelled."""
+    from watchfiles import awatch
+
+    # Folders, because most editors put a new file in the old one's place.
+    wanted: Mapping[Path, Path] = {file.resolve(): file for file in files}
+    folders = {file.parent for file in wanted}
+    async for _changes in awatch(
+        *folders,
+        watch_filter=lambda _change, path: Path(path).resolve() in wanted,
+        recursive=False,
+        step=100,
+    ):
+        yield

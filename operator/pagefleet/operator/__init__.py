@@ -1,0 +1,1 @@
+"""The operator: from an InferenceService to what runs."""

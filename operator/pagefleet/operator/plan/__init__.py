@@ -1,0 +1,1 @@
+"""Pure planning: what should run for a spec. No I/O, no clock, no environment."""

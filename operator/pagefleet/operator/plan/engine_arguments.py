@@ -1,0 +1,189 @@
+"""From an InferenceService to the engine's command line: one rendering for pods and for `pagefleet play`. Pure.
+
+A knob that the user left out is left out here too: then the engine chooses. What the user asks for and the engine
+cannot do is refused with a typed sentence, never dropped.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pagefleet.api.v1alpha1 import (
+    BatchingMode,
+    InferenceService,
+    InferenceServiceSpec,
+    KvCacheDtype,
+    ModelScheme,
+    WeightQuantization,
+)
+
+DEFAULT_MEMORY_UTILIZATION = 0.9
+"""What the engine takes when neither the user nor a shared machine says otherwise; equals the engine's own default."""
+
+KV_CACHE_FLAGS = {KvCacheDtype.AUTO: "auto", KvCacheDtype.BF16: "bfloat16"}
+"""The KV-cache types that this engine has, with the flag's word for each."""
+
+CUDA_RESOURCE = "nvidia.com/gpu"
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedField:
+    """Name a field whose value the engine cannot do, and a value that works."""
+
+    field: str
+    value: str
+    why: str
+    instead: str
+
+    def __str__(self) -> str:
+        return f"{self.field} is {self.value}, and {self.why}; {self.instead}."
+
+
+class UnsupportedSpec(Exception):
+    """Refuse a spec that is valid but that this engine cannot serve; `fields` lists every reason."""
+
+    def __init__(self, fields: tuple[RefusedField, ...]) -> None:
+        super().__init__(" ".join(map(str, fields)))
+        self.fields = fields
+
+
+def render_engine_arguments(
+    service: InferenceService, *, model: str, host: str, port: int, admin_port: int, memory_share: float = 1.0
+) -> list[str]:
+    """Return the arguments after `pagefleet`, from `engine serve` on; raises UnsupportedSpec.
+
+    `model` is where this environment finds the weights: see `locate_model`. `memory_share` is this replica's part of
+    the machine's memory, above 0 and up to 1: below 1 the utilization is written even if the user left it out.
+    """
+    if refused := find_unsupported(service.spec):
+        raise UnsupportedSpec(refused)
+    engine = service.spec.engine
+    utilization = engine.gpu_memory_utilization
+    if memory_share < 1:
+        utilization = round((utilization or DEFAULT_MEMORY_UTILIZATION) * memory_share, 4)
+    knobs: list[tuple[str, object]] = [
+        ("--host", host),
+        ("--port", port),
+        ("--admin-port", admin_port),
+        ("--served-model-name", service.served_name),
+        ("--device", "cpu" if service.spec.accelerator.resource is None else "cuda"),
+        ("--block-size", engine.block_size),
+        ("--gpu-memory-utilization", utilization),
+        ("--max-model-len", engine.max_model_len),
+        ("--max-num-seqs", engine.max_num_seqs),
+        ("--max-num-batched-tokens", engine.max_num_batched_tokens),
+        ("--kv-cache-dtype", None if engine.kv_cache.dtype is None else KV_CACHE_FLAGS[engine.kv_cache.dtype]),
+    ]
+    flags = [text for flag, value in knobs if value is not None for text in (flag, str(value))]
+    return ["engine", "serve", model, *flags]
+
+
+def locate_model(service: InferenceService) -> str:
+    """Return the engine's MODEL for a place that needs no volume: hub id, path or package; raises UnsupportedSpec.
+
+    Claims and images are mounted by a cluster, so that they are refused here.
+    """
+    source = service.spec.model.source
+    match source.scheme:
+        case ModelScheme.HF if source.revision is None:
+            return source.location
+        case ModelScheme.HF:
+            why, instead = "this engine takes a model's main revision", f"write hf://{source.location}"
+        case ModelScheme.FILE:
+            return source.location
+        case ModelScheme.PACKAGE:
+            return f"package://{source.location}/{source.path}"
+        case ModelScheme.PVC:
+            why = "a volume claim can only be mounted by Kubernetes"
+            instead = f"write file:///… with a folder of this machine, such as file:///models/{source.path or 'chat'}"
+        case ModelScheme.OCI:
+            why = "an image volume can only be mounted by Kubernetes"
+            instead = "write hf://organisation/model, or file:///… with a folder of this machine"
+    raise UnsupportedSpec((RefusedField("spec.model.uri", service.spec.model.uri, why, instead),))
+
+
+def find_unsupported(spec: InferenceServiceSpec) -> tuple[RefusedField, ...]:
+    """List every field of a valid spec that asks for what this engine cannot do."""
+    return tuple(refused for check in _CHECKS if (refused := check(spec)) is not None)
+
+
+def _weights(spec: InferenceServiceSpec) -> RefusedField | None:
+    quantization = spec.engine.weights.quantization
+    if quantization in (None, WeightQuantization.NONE):
+        return None
+    return RefusedField(
+        "spec.engine.weights.quantization", str(quantization), "this engine keeps weights unquantized", "write none"
+    )
+
+
+def _kv_cache(spec: InferenceServiceSpec) -> RefusedField | None:
+    dtype = spec.engine.kv_cache.dtype
+    if dtype is None or dtype in KV_CACHE_FLAGS:
+        return None
+    return RefusedField(
+        "spec.engine.kvCache.dtype",
+        str(dtype),
+        "this engine stores keys and values unquantized",
+        f"write {' or '.join(KV_CACHE_FLAGS)}",
+    )
+
+
+def _prefix_caching(spec: InferenceServiceSpec) -> RefusedField | None:
+    if not spec.engine.prefix_caching:
+        return None
+    return RefusedField(
+        "spec.engine.prefixCaching",
+        "true",
+        "this engine does not keep the blocks of finished requests",
+        "write false or leave it out",
+    )
+
+
+def _batching(spec: InferenceServiceSpec) -> RefusedField | None:
+    mode = spec.engine.batching
+    if mode in (None, BatchingMode.CONTINUOUS):
+        return None
+    return RefusedField("spec.engine.batching", str(mode), "this engine batches at every step", "write continuous")
+
+
+def _parallelism(spec: InferenceServiceSpec) -> RefusedField | None:
+    for name, size in (("tensor", spec.engine.parallelism.tensor), ("pipeline", spec.engine.parallelism.pipeline)):
+        if size is not None and size > 1:
+            why = "this engine runs a replica on one accelerator"
+            return RefusedField(f"spec.engine.parallelism.{name}", str(size), why, "write 1 or leave it out")
+    return None
+
+
+def _speculative(spec: InferenceServiceSpec) -> RefusedField | None:
+    speculative = spec.engine.speculative
+    if speculative is None:
+        return None
+    return RefusedField(
+        "spec.engine.speculative.method",
+        str(speculative.method),
+        "this engine decodes one token at a time",
+        "leave speculative out",
+    )
+
+
+def _accelerator(spec: InferenceServiceSpec) -> RefusedField | None:
+    resource, count = spec.accelerator.resource, spec.accelerator.count
+    if resource not in (None, CUDA_RESOURCE):
+        why = "this engine runs on CUDA devices and CPUs"
+        return RefusedField(
+            "spec.accelerator.resource", str(resource), why, f"write {CUDA_RESOURCE}, or leave it out for the CPU"
+        )
+    if count > 1:
+        why = "this engine runs a replica on one accelerator"
+        return RefusedField("spec.accelerator.count", str(count), why, "write 1 and more replicas")
+    return None
+
+
+_CHECKS: tuple[Callable[[InferenceServiceSpec], RefusedField | None], ...] = (
+    _weights,
+    _kv_cache,
+    _prefix_caching,
+    _batching,
+    _parallelism,
+    _speculative,
+    _accelerator,
+)

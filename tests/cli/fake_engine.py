@@ -1,0 +1,124 @@
+"""An engine without a model: the command line, admin port, drain and exit codes of the real one.
+
+MODEL is a JSON file that says how it behaves; see Behaviour. It is read once, at the start, like a real model.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+
+class Engine:
+    def __init__(self, arguments: list[str]) -> None:
+        self.model_file = Path(arguments[2])
+        flags = dict(zip(arguments[3::2], arguments[4::2], strict=True))
+        self.port, self.admin_port = int(flags["--port"]), int(flags["--admin-port"])
+        self.name = flags["--served-model-name"]
+        self.behaviour: dict[str, Any] = json.loads(self.model_file.read_text())
+        self.started = time.monotonic()
+        self.generated = 0
+        self.in_flight = 0
+        self.drains = False
+
+    @property
+    def phase(self) -> str:
+        if self.drains:
+            return "Draining"
+        if self.behaviour.get("never_ready"):
+            return "Loading"
+        return "Ready" if time.monotonic() - self.started >= self.behaviour.get("load_s", 0.0) else "Downloading"
+
+    async def capacity(self, _request: Request) -> Response:
+        detail = "Downloading 63 %" if self.phase == "Downloading" else None
+        report = {"phase": self.phase, "detail": detail, "generation_tokens_total": self.generated, "queue_depth": 0}
+        return JSONResponse({**report, "blocks_total": 10, "blocks_active": 1, "in_flight": self.in_flight})
+
+    async def chat(self, request: Request) -> Response:
+        body = await request.json()
+        if self.behaviour.get("crash_on_request"):
+            os._exit(1)
+        if not body.get("stream"):
+            return JSONResponse(
+                {"served_by": os.getpid(), "model": body["model"], "version": self.behaviour.get("version")}
+            )
+        return StreamingResponse(self.tokens(), media_type="text/event-stream")
+
+    def on_request_end(self) -> None:
+        if self.drains and not self.in_flight:
+            self.may_end.set()
+
+    async def tokens(self) -> Any:
+        self.in_flight += 1
+        try:
+            for number in range(self.behaviour.get("tokens", 3)):
+                await asyncio.sleep(self.behaviour.get("token_s", 0.01))
+                self.generated += 1
+                yield f"data: {json.dumps({'choices': [{'delta': {'content': f'word{number} '}}]})}\n\n"
+            yield "data: [DONE]\n\n"
+        finally:
+            self.in_flight -= 1
+            self.on_request_end()
+
+    async def serve(self) -> None:
+        routes = [Route("/v1/chat/completions", self.chat, methods=["POST"])]
+        servers = [
+            Server(Starlette(routes=routes), self.port),
+            Server(Starlette(routes=[Route("/capacity", self.capacity)]), self.admin_port),
+        ]
+        self.may_end = asyncio.Event()
+
+        def drain() -> None:
+            self.drains = True
+            self.on_request_end()
+
+        if not self.behaviour.get("ignores_sigterm"):
+            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, drain)
+        else:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        tasks = [asyncio.create_task(server.serve()) for server in servers]
+        if (crash_after_s := self.behaviour.get("crash_after_s")) is not None:
+            await asyncio.sleep(crash_after_s)
+            sys.stderr.write("the fake core crashed\n")
+            sys.stderr.flush()
+            os._exit(1)
+        await self.may_end.wait()
+        for server in servers:
+            server.should_exit = True
+        await asyncio.gather(*tasks)
+
+
+class Server(uvicorn.Server):
+    def __init__(self, application: Starlette, port: int) -> None:
+        super().__init__(uvicorn.Config(application, port=port, log_config=None, log_level="critical", lifespan="off"))
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Any:
+        yield
+
+
+def main() -> None:
+    engine = Engine(sys.argv[1:])
+    with (engine.model_file.parent / "pids").open("a") as pids:
+        pids.write(f"{os.getpid()}\n")
+    with (engine.model_file.parent / "arguments").open("a") as log:
+        log.write(json.dumps(sys.argv[1:]) + "\n")
+    if sentence := engine.behaviour.get("refuses"):
+        sys.stderr.write(f"{sentence}\n")
+        sys.exit(2)
+    asyncio.run(engine.serve())
+
+
+if __name__ == "__main__":
+    main()
