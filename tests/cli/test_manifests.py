@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pagefleet.cli.play.manifests import load, watch
+from pagefleet.cli.play.manifests import load, share_of_cores, watch
 
 
 def manifest(name: str = "chat", spec: str = "", uri: str = "hf://organisation/model") -> str:
@@ -117,3 +117,10 @@ async def test_changes_are_seen_and_neighbours_are_not(written: Path) -> None:
     change(written)
     await asyncio.wait_for(seen, 10)
     await changes.aclose()
+
+
+@pytest.mark.parametrize(
+    ("cores", "share", "threads"), [(2, 1.0, None), (2, 0.5, 1), (9, 0.5, 4), (9, 1 / 3, 2), (1, 0.5, 1)]
+)
+def test_replicas_share_the_cores(cores: int, share: float, threads: int | None) -> None:
+    assert share_of_cores(cores, share) == threads

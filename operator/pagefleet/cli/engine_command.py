@@ -51,6 +51,9 @@ def serve(
     served_model_name: Annotated[
         str, typer.Option(help="Name of the model in requests and metrics; default MODEL.", show_default=False)
     ] = "",
+    revision: Annotated[
+        str | None, typer.Option(help="Branch, tag or commit of a hub id; default the main branch.")
+    ] = None,
     dtype: Annotated[
         Literal["auto", "bfloat16", "float32"],
         typer.Option(help="Compute type; auto is the checkpoint's, or float32 on a CPU without bfloat16."),
@@ -101,6 +104,7 @@ def serve(
 
     engine = EngineConfig(
         model=model,
+        revision=revision,
         dtype=dtype,
         kv_cache_dtype=kv_cache_dtype,
         block_size=block_size,

@@ -15,7 +15,7 @@ from pagefleet.cli.play.view import ReplicaView, ServiceView, view_service
 ADMIN_TIMEOUT_S = 5.0
 
 Render = Callable[[int, int, float], list[str]]
-"""From port, admin port and share of the memory to the engine's arguments."""
+"""From port, admin port and share of the machine to the engine's arguments."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from pagefleet.api.manifest import LoadedService, read_manifests
 from pagefleet.api.v1alpha1 import AutoscalingMode, InferenceService
 from pagefleet.cli.play.fleet import LocalService
 from pagefleet.cli.play.plan import WantedService
+from pagefleet.engine.machine import usable_cores
 from pagefleet.operator.plan.engine_arguments import UnsupportedSpec, locate_model, render_engine_arguments
 
 HOST = "127.0.0.1"
@@ -76,13 +77,27 @@ def _local(service: InferenceService, has_hub_token: bool, extra_flags: Sequence
         wanted = WantedService(name, served_name, replicas, (), refusal=str(refusal))
         return LocalService(wanted, lambda _port, _admin_port, _share: [])
 
-    def render(port: int, admin_port: int, memory_share: float) -> list[str]:
+    def render(port: int, admin_port: int, share: float) -> list[str]:
         arguments = render_engine_arguments(
-            service, model=model, host=HOST, port=port, admin_port=admin_port, memory_share=memory_share
+            service,
+            model=model,
+            host=HOST,
+            port=port,
+            admin_port=admin_port,
+            memory_share=share,
+            threads=share_of_cores(usable_cores(), share),
         )
         return [*arguments, *extra_flags]
 
     return LocalService(WantedService(name, served_name, replicas, configuration), render)
+
+
+def share_of_cores(cores: int, share: float) -> int | None:
+    """Return one replica's threads when several share the machine; None leaves the choice to a replica alone.
+
+    One core is left to the engines' HTTP processes and the router, as an engine alone does.
+    """
+    return None if share >= 1 else max(1, int((cores - 1) * share))
 
 
 class _NoToken(Exception):

@@ -47,12 +47,20 @@ class UnsupportedSpec(Exception):
 
 
 def render_engine_arguments(
-    service: InferenceService, *, model: str, host: str, port: int, admin_port: int, memory_share: float = 1.0
+    service: InferenceService,
+    *,
+    model: str,
+    host: str,
+    port: int,
+    admin_port: int,
+    memory_share: float = 1.0,
+    threads: int | None = None,
 ) -> list[str]:
     """Return the arguments after `pagefleet`, from `engine serve` on; raises UnsupportedSpec.
 
     `model` is where this environment finds the weights: see `locate_model`. `memory_share` is this replica's part of
     the machine's memory, above 0 and up to 1: below 1 the utilization is written even if the user left it out.
+    `threads` is its part of the cores; None, as in a pod, which has its own, lets the engine choose.
     """
     if refused := find_unsupported(service.spec):
         raise UnsupportedSpec(refused)
@@ -65,12 +73,14 @@ def render_engine_arguments(
         ("--port", port),
         ("--admin-port", admin_port),
         ("--served-model-name", service.served_name),
+        ("--revision", service.spec.model.source.revision),
         ("--device", "cpu" if service.spec.accelerator.resource is None else "cuda"),
         ("--block-size", engine.block_size),
         ("--gpu-memory-utilization", utilization),
         ("--max-model-len", engine.max_model_len),
         ("--max-num-seqs", engine.max_num_seqs),
         ("--max-num-batched-tokens", engine.max_num_batched_tokens),
+        ("--threads", threads),
         ("--kv-cache-dtype", None if engine.kv_cache.dtype is None else KV_CACHE_FLAGS[engine.kv_cache.dtype]),
     ]
     flags = [text for flag, value in knobs if value is not None for text in (flag, str(value))]
@@ -84,11 +94,7 @@ def locate_model(service: InferenceService) -> str:
     """
     source = service.spec.model.source
     match source.scheme:
-        case ModelScheme.HF if source.revision is None:
-            return source.location
-        case ModelScheme.HF:
-            why, instead = "this engine takes a model's main revision", f"write hf://{source.location}"
-        case ModelScheme.FILE:
+        case ModelScheme.HF | ModelScheme.FILE:
             return source.location
         case ModelScheme.PACKAGE:
             return f"package://{source.location}/{source.path}"
