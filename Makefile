@@ -4,10 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PACKAGES := crds operator engine_image
-# A relative folder of wheels must not depend on where pip changes to.
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help install play test lint format constraints clean
+.PHONY: help install play test lint format map constraints clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -40,6 +39,9 @@ lint: $(STAMP) ## formatting, lints, types, import contracts, guards
 format: $(STAMP) ## format and fix what can be fixed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+map: $(STAMP) ## write the README's file map from the modules' first sentences
+	@$(BIN)/python -m tests.support.file_map
 
 constraints: ## pin the newest allowed versions
 	@rm -rf $(VENV)/pin && $(PYTHON) -m venv $(VENV)/pin

@@ -1,7 +1,7 @@
 import pytest
-from tests.api.manifests import HEAD, errors, manifest
 
 from pagefleet.api.manifest import load_manifests
+from tests.api.manifests import HEAD, errors, manifest
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,9 @@
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from tests.api.manifests import HEAD, errors, manifest, names
 
 from pagefleet.api.manifest import load_manifests
+from tests.api.manifests import HEAD, errors, manifest, names
 
 BOMB = "a: &a [x,x,x,x,x,x,x,x,x,x]\n" + "".join(
     f"{name}: &{name} [{','.join([f'*{before}'] * 10)}]\n" for before, name in zip("abcdefgh", "bcdefghi", strict=True)

