@@ -1,9 +1,11 @@
 """Every attention back end against the plain reference, on the same cache contents."""
 
+import psutil
 import pytest
 import torch
 
 from pagefleet.engine.kernels import gather
+from pagefleet.engine.kernels.cache import zeroed
 from pagefleet.engine.kernels.gather import GatherAttention
 from pagefleet.engine.kernels.interface import AttentionBatch, AttentionShape, PagedAttention
 from pagefleet.engine.kernels.reference import ReferenceAttention
@@ -135,3 +137,11 @@ def test_what_is_not_finite_stays_with_its_sequence() -> None:
 def test_bytes_per_block() -> None:
     # keys and values x 2 layers x 3 heads x 64 numbers x 16 tokens x 4 bytes
     assert make_shape(9, 3, 64, 16, torch.float32).bytes_per_block == 2 * 2 * 3 * 64 * 16 * 4
+
+
+def test_an_unused_cache_takes_no_memory() -> None:
+    """A cache of a gibibyte costs its pages when they are written, not when it is made."""
+    before = psutil.Process().memory_info().rss
+    cache = zeroed((2**30,), torch.uint8, torch.device("cpu"))
+    assert psutil.Process().memory_info().rss - before < 2**26
+    assert not cache[:: 2**28].any()
