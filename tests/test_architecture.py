@@ -37,7 +37,9 @@ def test_modules_stay_small() -> None:
 
 def test_namespaces_stay_open() -> None:
     """An `__init__.py` in `operator/` shadows the standard library's `operator` and breaks pip itself."""
-    forbidden = re.compile(r"^(operator|crds|engine_image|autoscaler)/(pagefleet/)?__init__\.py$|^tests/.*__init__\.py$")
+    forbidden = re.compile(
+        r"^(operator|crds|engine_image|autoscaler)/(pagefleet/)?__init__\.py$|^tests/.*__init__\.py$"
+    )
     assert [name for name in FILES if forbidden.match(name)] == []
     assert not (ROOT / "operator.py").exists()
 
@@ -61,7 +63,9 @@ def test_readme_maps_every_module() -> None:
     assert file_map.current((ROOT / "README.md").read_text()) == file_map.render()
 
 
-@pytest.mark.parametrize("name", ["README.md", ".github/CONTRIBUTING.md", ".github/SECURITY.md", ".github/CHANGELOG.md"])
+@pytest.mark.parametrize(
+    "name", ["README.md", ".github/CONTRIBUTING.md", ".github/SECURITY.md", ".github/CHANGELOG.md"]
+)
 def test_links_between_documents_lead_somewhere(name: str) -> None:
     targets = re.findall(r"\]\((?!https?://|#)([^)#]+)", (ROOT / name).read_text())
     missing = [target for target in targets if not ((ROOT / name).parent / target).exists()]

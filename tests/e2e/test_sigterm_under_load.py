@@ -9,7 +9,7 @@ from tests.support.engine_server import EngineServer
 from tests.support.tiny_models import make_tiny_model
 
 CLIENTS = 24
-NEW_TOKENS = 300
+NEW_TOKENS = 1000
 
 
 def test_sigterm_under_load(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from pagefleet.engine.errors import StartupError
 from pagefleet.engine.llm import LLM
 from pagefleet.engine.messages import StartupProgress
 from pagefleet.engine.sampling_params import SamplingParameters
+from pagefleet.engine.stages import StageClock
 from pagefleet.engine.startup import start_engine
 from tests.support.tiny_models import make_tiny_llama
 
@@ -159,7 +160,9 @@ def test_settings(folder: Path) -> None:
 
 def test_stages_are_reported_and_timed(folder: Path) -> None:
     seen: list[StartupProgress] = []
-    core = start_engine(EngineConfig(model=str(folder), kv_cache_memory_bytes=2**22, threads=1), seen.append)
+    core = start_engine(
+        EngineConfig(model=str(folder), kv_cache_memory_bytes=2**22, threads=1), StageClock(seen.append)
+    )
     assert [progress.stage for progress in seen] == ["download", "load", "measure", "allocate", "warm_up"]
     assert list(core.info.stage_seconds) == ["download", "load", "measure", "allocate", "warm_up"]
     assert core.state().steps_total == 0, "the warm-up is not counted"

@@ -1,5 +1,6 @@
 """Run a real engine, API process and core, for a test: `with EngineServer(model) as server: ...`."""
 
+import contextlib
 import json
 import os
 import re
@@ -121,8 +122,10 @@ class EngineServer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.wait()
+        for stop in (self.terminate, self.terminate, self.process.kill):  # the second signal aborts what runs
+            if self.process.poll() is None:
+                stop()
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self.process.wait(3)
         assert self.process.stderr is not None
         self.process.stderr.close()

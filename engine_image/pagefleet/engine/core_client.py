@@ -156,9 +156,9 @@ class CoreClient:
             await self._changed.wait()
         return self.ready
 
-    async def wait_downloaded(self) -> None:
-        """Wait until the model's files are on this machine; raises StartupError or EngineDead."""
-        while self.ready is None and (self.startup is None or self.startup.stage == "download"):
+    async def wait_past(self, *stages: str) -> None:
+        """Wait until the core's start is past these stages; raises StartupError or EngineDead."""
+        while self.ready is None and (self.startup is None or self.startup.stage in stages):
             if self.failure is not None:
                 raise self.failure
             self._changed.clear()
@@ -232,7 +232,7 @@ class CoreClient:
         # With no high-water mark a send never blocks, so the future is already done. It fails only when no core is
         # connected, and then its death or `close` tells every reader.
         sent = self._to_core.send(messages.encode(message), zmq.NOBLOCK)
-        sent.add_done_callback(lambda future: future.cancelled() or future.exception())
+        asyncio.ensure_future(sent).add_done_callback(lambda future: future.cancelled() or future.exception())
 
     async def _read(self, socket: zmq.asyncio.Socket) -> None:
         try:

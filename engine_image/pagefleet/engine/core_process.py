@@ -15,6 +15,7 @@ from pagefleet.engine import messages
 from pagefleet.engine.config import EngineConfig
 from pagefleet.engine.core import EngineCore
 from pagefleet.engine.errors import StartupError
+from pagefleet.engine.stages import StageClock
 
 IDLE_REPORT_MS = 1000
 """An idle core says so this often, so that its state is never older."""
@@ -74,10 +75,11 @@ def main() -> int:
     os.environ.setdefault("TQDM_DISABLE", "1")  # libraries draw progress bars on import-time defaults; we report stages
     process = CoreProcess(sys.argv[1])
     config = msgspec.json.decode(sys.stdin.buffer.read(), type=EngineConfig)
+    clock = StageClock(process.send)
     try:
-        from pagefleet.engine.startup import start_engine  # torch: seconds in which the sockets already stand
-
-        core = start_engine(config, process.send)
+        with clock.stage("import"):
+            from pagefleet.engine.startup import start_engine  # torch: seconds in which the sockets already stand
+        core = start_engine(config, clock)
     except StartupError as error:
         process.send(messages.StartupFailed(message=str(error)))
         process.close()

@@ -10,6 +10,7 @@ from pagefleet.engine.kernels.gather import GatherAttention
 from pagefleet.engine.kernels.interface import PagedAttention
 from pagefleet.engine.messages import AddRequest, Refused
 from pagefleet.engine.sampling_params import SamplingParameters
+from pagefleet.engine.stages import StageClock
 from pagefleet.engine.startup import start_engine
 
 
@@ -27,7 +28,7 @@ class LLM:
     """Generate for many prompts at once."""
 
     def __init__(self, config: EngineConfig, *, attention_class: type[PagedAttention] = GatherAttention) -> None:
-        self.core: EngineCore = start_engine(config, lambda _: None, attention_class=attention_class)
+        self.core: EngineCore = start_engine(config, StageClock(lambda _: None), attention_class=attention_class)
 
     def generate(
         self, prompts: SequenceOf[list[int]], sampling: SamplingParameters | SequenceOf[SamplingParameters]

@@ -42,7 +42,7 @@ ToCore = AddRequest | AbortRequests | Shutdown
 # ---- from the core --------------------------------------------------------------------------------------------------
 
 
-StartupStage = Literal["download", "load", "measure", "allocate", "warm_up"]
+StartupStage = Literal["import", "download", "load", "measure", "allocate", "warm_up"]
 
 
 class StartupProgress(Message, frozen=True, kw_only=True):

@@ -1,6 +1,5 @@
 """From flags to an engine that has computed something: download, load, measure, allocate, warm up."""
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -11,10 +10,10 @@ from pagefleet.engine.config import EngineConfig
 from pagefleet.engine.core import EngineCore
 from pagefleet.engine.device import choose_device, choose_dtype, named_dtype
 from pagefleet.engine.errors import StartupError
-from pagefleet.engine.gguf_cache import convert
+from pagefleet.engine.gguf_conversion import convert
 from pagefleet.engine.kernels.gather import GatherAttention
 from pagefleet.engine.kernels.interface import AttentionShape, PagedAttention
-from pagefleet.engine.messages import AddRequest, CoreReady, StartupProgress
+from pagefleet.engine.messages import AddRequest, CoreReady
 from pagefleet.engine.model_source import ModelSource, resolve_model
 from pagefleet.engine.models.llama import LlamaModel
 from pagefleet.engine.models.registry import architecture_of, load_model
@@ -32,13 +31,9 @@ SAMPLING_COPIES = 6
 
 
 def start_engine(
-    config: EngineConfig,
-    on_progress: Callable[[StartupProgress], None],
-    *,
-    attention_class: type[PagedAttention] = GatherAttention,
+    config: EngineConfig, clock: StageClock, *, attention_class: type[PagedAttention] = GatherAttention
 ) -> EngineCore:
     """Bring the engine up to its first real forward pass; raises StartupError with the sentence for the user."""
-    clock = StageClock(on_progress)
     device = choose_device(config.device)
     torch.set_num_threads(config.threads or max(1, machine.usable_cores() - 1))
     with clock.stage("download") as report:

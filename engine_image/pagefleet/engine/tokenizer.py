@@ -115,7 +115,8 @@ def load_tokenizer(folder: Path, gguf_file: str | None, *, keep_torch_out: bool 
     try:
         return Tokenizer(AutoTokenizer.from_pretrained(folder, local_files_only=True, **gguf))
     except Exception as error:  # transformers raises whatever its readers do
-        raise StartupError(f"no tokenizer could be loaded from {folder / (gguf_file or '')}: {error}") from error
+        reason = (str(error).splitlines() or [type(error).__name__])[0]  # the rest is advice for other programs
+        raise StartupError(f"no tokenizer could be loaded from {folder / (gguf_file or '')}: {reason}") from error
 
 
 @contextlib.contextmanager

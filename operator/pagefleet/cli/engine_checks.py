@@ -50,9 +50,9 @@ def _shares_and_sizes(engine: EngineConfig) -> Iterator[str]:
 
 def _server(server: ServerConfig) -> Iterator[str]:
     for flag, port, works in (("--port", server.port, 8000), ("--admin-port", server.admin_port, 9000)):
-        if not 1 <= port <= LARGEST_PORT:
-            yield f"{flag} {port} is not a port: 1 to {LARGEST_PORT}, for example {flag} {works}."
-    if server.port == server.admin_port:
+        if not 0 <= port <= LARGEST_PORT:
+            yield f"{flag} {port} is not a port: 1 to {LARGEST_PORT} or 0 for any, for example {flag} {works}."
+    if server.port == server.admin_port != 0:
         yield (
             f"--port and --admin-port are both {server.port}: probes must answer while the API is busy, "
             f"so use two, for example --admin-port {server.port + 1 if server.port < LARGEST_PORT else 9000}."

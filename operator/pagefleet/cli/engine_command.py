@@ -136,10 +136,14 @@ def serve(
 def _run(engine: EngineConfig, server: ServerConfig) -> int:
     """Serve until a signal, and return the engine's exit code."""
     import asyncio
+    import logging
 
     from pagefleet.engine.errors import StartupError
     from pagefleet.engine.server import lifecycle
 
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    for noisy in ("httpx", "huggingface_hub", "transformers"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)
     try:
         return asyncio.run(lifecycle.serve(engine, server))
     except StartupError as error:

@@ -47,7 +47,7 @@ class LlamaModel:
         self._epsilon: float = config.rms_norm_eps
         self._check(config)
         load = _Loader(checkpoint, dtype, device)
-        self._inverse_frequencies, self._rotary_scale = _rotary_parameters(config, device)
+        self._inverse_frequencies, self._rotary_scale = _rotary_parameters(config, self.head_dim, device)
         self._dtype = dtype
         self._embedding = load.weight("model.embed_tokens.weight", (self.vocabulary_size, self.hidden_size))
         self._layers = [self._load_layer(load, f"model.layers.{i}.", config) for i in range(self.layers_count)]
@@ -155,9 +155,10 @@ class _Loader:
         return Linear(self.weight(name + ".weight", (outputs, inputs)), bias)
 
 
-def _rotary_parameters(config: Any, device: torch.device) -> tuple[torch.Tensor, float]:
-    """Return float32 [head_dim / 2] inverse frequencies and the scale of the rotation, from transformers' own rule."""
-    from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+def _rotary_parameters(config: Any, head_dim: int, device: torch.device) -> tuple[torch.Tensor, float]:
+    """Return float32 [head_dim / 2] inverse frequencies and the scale of the rotation, by transformers' own rules."""
+    # Not through LlamaRotaryEmbedding: importing the model's module takes a second of every start.
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
     parameters = getattr(config, "rope_parameters", None) or {}
     rope_type = parameters.get("rope_type", "default")
@@ -166,6 +167,9 @@ def _rotary_parameters(config: Any, device: torch.device) -> tuple[torch.Tensor,
             f"rope type {rope_type} changes with the length of the sequence, which cached keys cannot follow; "
             f"supported are {', '.join(STATIC_ROPE_TYPES)}"
         )
-    make: Callable[..., Any] = LlamaRotaryEmbedding
-    embedding = make(config=config)
-    return embedding.inv_freq.to(device=device, dtype=torch.float32), float(embedding.attention_scaling)
+    if rope_type == "default":
+        exponents = torch.arange(0, head_dim, 2, dtype=torch.float32, device=device) / head_dim
+        return 1.0 / parameters["rope_theta"] ** exponents, 1.0
+    initialise: Callable[..., Any] = ROPE_INIT_FUNCTIONS[rope_type]
+    frequencies, scale = initialise(config, device)
+    return frequencies.to(device=device, dtype=torch.float32), float(scale)

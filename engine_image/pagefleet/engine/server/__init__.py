@@ -1,0 +1,1 @@
+"""The API process: OpenAI's HTTP surface on the public port, probes and capacity on the admin port."""

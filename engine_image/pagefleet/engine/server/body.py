@@ -1,0 +1,50 @@
+"""Read request bodies, of JSON only and of bounded size."""
+
+import asyncio
+
+from fastapi import Request
+from starlette.requests import ClientDisconnect
+
+from pagefleet.engine.server.disconnect import ClientDisconnected
+from pagefleet.engine.server.errors import HttpError
+from pagefleet.engine.server.protocol import RequestModel, parse_request
+
+MAX_BODY_BYTES = 16 * 2**20
+"""Some million tokens of text, more than any context; a larger body would only fill memory."""
+INLINE_BODY_BYTES = 64 * 2**10
+"""Smaller bodies are parsed in well under a millisecond."""
+
+
+async def read_request(kind: type[RequestModel], request: Request) -> RequestModel:
+    """Read and check a request; raises RequestRefused, HttpError 413 or 415, or ClientDisconnected."""
+    body = await _read_json(request)
+    if len(body) <= INLINE_BODY_BYTES:
+        return parse_request(kind, body)
+    return await asyncio.to_thread(parse_request, kind, body)
+
+
+async def _read_json(request: Request) -> bytes:
+    kind = request.headers.get("content-type", "application/json").split(";")[0].strip().lower()
+    if kind != "application/json":
+        raise HttpError(415, f"the body is {kind}; send Content-Type: application/json", code="unsupported_media_type")
+    length = request.headers.get("content-length", "0")
+    if length.isdigit() and int(length) > MAX_BODY_BYTES:
+        raise _too_large()
+    body = bytearray()
+    try:
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > MAX_BODY_BYTES:
+                raise _too_large()
+    except ClientDisconnect as error:
+        raise ClientDisconnected from error
+    return bytes(body)
+
+
+def _too_large() -> HttpError:
+    return HttpError(
+        413,
+        f"the body is larger than {MAX_BODY_BYTES // 2**20} MiB",
+        code="body_too_large",
+        headers={"Connection": "close"},  # what is still coming is not read
+    )

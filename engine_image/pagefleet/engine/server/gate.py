@@ -1,0 +1,81 @@
+"""What every request to the public port passes: key, readiness, drain, and the count of requests in flight."""
+
+import secrets
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from pagefleet.engine.server.errors import RETRY_DRAINING_S, RETRY_LOADING_S, HttpError, unavailable
+from pagefleet.engine.server.state import ServerState
+
+GENERATING_PATHS = frozenset({"/v1/chat/completions", "/v1/completions"})
+
+
+class Gate:
+    """Refuse what may not pass, count the rest. Plain ASGI: Starlette's middleware class breaks `receive`."""
+
+    def __init__(self, app: ASGIApp, state: ServerState) -> None:
+        self._app = app
+        self._state = state
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass one request on."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        is_api = scope["path"] == "/v1" or scope["path"].startswith("/v1/")
+
+        async def send_counted(message: Message) -> None:
+            if is_api and message["type"] == "http.response.start" and message["status"] >= 400:
+                self._state.metrics.increment("request_errors", labels=(str(message["status"]),))
+            await send(message)
+
+        refusal = self._refusal(scope) if is_api or scope["path"] in _NEED_MODEL else None
+        if refusal is not None:
+            await refusal.response()(scope, receive, send_counted)
+        elif scope["path"] in GENERATING_PATHS:
+            self._state.requests_in_flight += 1
+            try:
+                await self._app(scope, receive, send_counted)
+            finally:
+                self._state.requests_in_flight -= 1
+                self._state.request_ended.set()
+        else:
+            await self._app(scope, receive, send_counted)
+
+    def _refusal(self, scope: Scope) -> HttpError | None:
+        state = self._state
+        is_api = scope["path"] not in _NEED_MODEL
+        if is_api and state.server.api_key is not None and not _has_key(Headers(scope=scope), state.server.api_key):
+            return HttpError(
+                401,
+                "this server needs its API key: send Authorization: Bearer <key>",
+                code="invalid_api_key",
+                headers={"WWW-Authenticate": "Bearer"},
+            )
+        if state.client.failure is not None:
+            return unavailable(str(state.client.failure), code="engine_dead", retry_after_s=RETRY_LOADING_S)
+        if state.serving is None:
+            _, _, detail = state.phase()
+            self._count_rejection(scope, "loading")
+            return unavailable(f"the model is not loaded yet: {detail}", code="loading", retry_after_s=RETRY_LOADING_S)
+        if state.is_draining and scope["path"] in GENERATING_PATHS:
+            self._count_rejection(scope, "draining")
+            return unavailable(
+                "this replica is draining and takes no new requests; another one will",
+                code="draining",
+                retry_after_s=RETRY_DRAINING_S,
+            )
+        return None
+
+    def _count_rejection(self, scope: Scope, reason: str) -> None:
+        if scope["path"] in GENERATING_PATHS:
+            self._state.metrics.increment("admission_rejections", labels=(reason,))
+
+
+_NEED_MODEL = frozenset({"/tokenize", "/detokenize"})
+
+
+def _has_key(headers: Headers, key: str) -> bool:
+    scheme, _, given = headers.get("authorization", "").partition(" ")
+    return scheme.lower() == "bearer" and secrets.compare_digest(given.strip().encode("latin-1"), key.encode())

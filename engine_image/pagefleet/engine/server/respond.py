@@ -1,0 +1,197 @@
+"""Answer with running sequences, as one JSON body or as a stream; chat and completions differ only in their shapes."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from pagefleet.engine.errors import EngineError
+from pagefleet.engine.metrics import EngineMetrics
+from pagefleet.engine.server.errors import as_http_error
+from pagefleet.engine.server.generate import Delta, Generation
+from pagefleet.engine.server.protocol import SamplingFields
+from pagefleet.engine.server.streaming import DONE, event
+
+
+class Shape(Protocol):
+    """How one endpoint writes its choices."""
+
+    object_name: str
+    chunk_object_name: str
+
+    def choice(self, index: int, text: str) -> dict[str, Any]:
+        """Return a whole choice without its end."""
+
+    def first_chunk_choice(self, index: int) -> dict[str, Any] | None:
+        """Return the choice of the chunk before any text; None when there is no such chunk."""
+
+    def chunk_choice(self, index: int, text: str) -> dict[str, Any]:
+        """Return the choice of a chunk with text."""
+
+
+class ChatShape:
+    """OpenAI's chat completion objects."""
+
+    object_name = "chat.completion"
+    chunk_object_name = "chat.completion.chunk"
+
+    def choice(self, index: int, text: str) -> dict[str, Any]:
+        """Return a whole message."""
+        return {"index": index, "message": {"role": "assistant", "content": text, "refusal": None}, "logprobs": None}
+
+    def first_chunk_choice(self, index: int) -> dict[str, Any] | None:
+        """Return the role, which only the first chunk carries."""
+        return _open({"index": index, "delta": {"role": "assistant", "content": ""}, "logprobs": None})
+
+    def chunk_choice(self, index: int, text: str) -> dict[str, Any]:
+        """Return a piece of the message."""
+        return {"index": index, "delta": {"content": text}, "logprobs": None}
+
+
+class CompletionShape:
+    """OpenAI's text completion objects."""
+
+    object_name = "text_completion"
+    chunk_object_name = "text_completion"
+
+    def choice(self, index: int, text: str) -> dict[str, Any]:
+        """Return a whole text."""
+        return {"index": index, "text": text, "logprobs": None}
+
+    def first_chunk_choice(self, index: int) -> dict[str, Any] | None:  # noqa: ARG002 - the protocol's signature
+        """Return nothing: texts have no role to begin with."""
+        return None
+
+    def chunk_choice(self, index: int, text: str) -> dict[str, Any]:
+        """Return a piece of the text."""
+        return {"index": index, "text": text, "logprobs": None}
+
+
+def _open(choice: dict[str, Any]) -> dict[str, Any]:
+    return {**choice, "finish_reason": None}
+
+
+def _ended(choice: dict[str, Any], delta: Delta) -> dict[str, Any]:
+    return {**choice, "finish_reason": delta.finish_reason, "stop_reason": delta.stop_reason}
+
+
+def usage_of(generations: Sequence[Generation]) -> dict[str, Any]:
+    """Return OpenAI's usage object for all sequences of a request."""
+    prompt = sum(generation.prompt_tokens for generation in generations)
+    completion = sum(generation.completion_tokens for generation in generations)
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "total_tokens": prompt + completion,
+        "prompt_tokens_details": {"cached_tokens": 0},
+    }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """One request's sequences on their way out."""
+
+    request_id: str
+    created: int
+    model_name: str
+    shape: Shape
+    generations: Sequence[Generation]
+    metrics: EngineMetrics
+
+    def close(self) -> None:
+        """Abort every sequence that has not ended."""
+        for generation in self.generations:
+            generation.close()
+
+    async def whole(self) -> dict[str, Any]:
+        """Run all sequences to their ends and return the response body; raises EngineError."""
+        choices: list[dict[str, Any]] = []
+        for index, generation in enumerate(self.generations):
+            texts: list[str] = []
+            async for delta in generation.deltas():
+                texts.append(delta.text)
+            choices.append(_ended(self.shape.choice(index, "".join(texts)), delta))
+        return {
+            **self._head(self.shape.object_name),
+            "choices": choices,
+            "usage": usage_of(self.generations),
+        }
+
+    async def events(self, fields: SamplingFields) -> AsyncGenerator[bytes, None]:
+        """Yield server-sent events: pieces, one end per choice, usage if asked for, and `[DONE]`.
+
+        When the engine fails under a running stream, the last event is an error and there is no end and no `[DONE]`.
+        """
+        options = fields.stream_options
+        wants_usage = options is not None and bool(options.include_usage)
+        wants_running_usage = options is not None and bool(options.continuous_usage_stats)
+
+        def chunk(choice: dict[str, Any]) -> bytes:
+            data = {**self._head(self.shape.chunk_object_name), "choices": [choice]}
+            if wants_usage:
+                data["usage"] = usage_of(self.generations) if wants_running_usage else None
+            return event(data)
+
+        try:
+            async with aclosing(self._chunks(chunk)) as chunks:
+                async for data in chunks:
+                    yield data
+        except EngineError as error:
+            http_error = as_http_error(error)
+            self.metrics.increment("request_errors", labels=(str(http_error.status),))
+            yield event(http_error.body())
+            return
+        if wants_usage:
+            head = self._head(self.shape.chunk_object_name)
+            yield event({**head, "choices": [], "usage": usage_of(self.generations)})
+        yield DONE
+
+    async def _chunks(self, chunk: Callable[[dict[str, Any]], bytes]) -> AsyncGenerator[bytes, None]:
+        has_begun: set[int] = set()
+        async with aclosing(_merge(self.generations)) as merged:
+            async for index, delta in merged:
+                if index not in has_begun:
+                    # With the first token and not before, so that a client's time to first chunk means something.
+                    has_begun.add(index)
+                    if (first := self.shape.first_chunk_choice(index)) is not None:
+                        yield chunk(first)
+                choice = self.shape.chunk_choice(index, delta.text)
+                yield chunk(_open(choice) if delta.finish_reason is None else _ended(choice, delta))
+
+    def _head(self, object_name: str) -> dict[str, Any]:
+        return {"id": self.request_id, "object": object_name, "created": self.created, "model": self.model_name}
+
+
+async def _merge(generations: Sequence[Generation]) -> AsyncGenerator[tuple[int, Delta], None]:
+    """Yield the deltas of all sequences as they come; raises the first error of any."""
+    if len(generations) == 1:
+        async for delta in generations[0].deltas():
+            yield 0, delta
+        return
+    arrived: asyncio.Queue[tuple[int, Delta | EngineError | None]] = asyncio.Queue()
+
+    async def pump(index: int, generation: Generation) -> None:
+        try:
+            async for delta in generation.deltas():
+                arrived.put_nowait((index, delta))
+        except EngineError as error:
+            arrived.put_nowait((index, error))
+        else:
+            arrived.put_nowait((index, None))
+
+    tasks = [asyncio.ensure_future(pump(index, generation)) for index, generation in enumerate(generations)]
+    try:
+        open_count = len(tasks)
+        while open_count:
+            index, item = await arrived.get()
+            if isinstance(item, EngineError):
+                raise item
+            if item is None:
+                open_count -= 1
+            else:
+                yield index, item
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
