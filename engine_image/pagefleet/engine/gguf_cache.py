@@ -1,8 +1,8 @@
 """Find the converted copy of a GGUF file, which loads in a second where the original takes up to half a minute.
 
 The copy (config, tokenizer, float32 safetensors) is named by the file's sha256 and stays in the cache folder,
-`$PAGEFLEET_CACHE` or `~/.cache/pagefleet`. The core makes it (`gguf_conversion`); the API process only looks for it, and
-so stays free of torch.
+`$PAGEFLEET_CACHE` or `~/.cache/pagefleet`. The core makes it (`gguf_conversion`); the API process only looks for it,
+and so stays free of torch.
 """
 
 import hashlib
