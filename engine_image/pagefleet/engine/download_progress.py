@@ -1,56 +1,44 @@
-"""Turn the hub client's progress bars into one fraction."""
+"""How far a download is: the growth of its folder, which holds whatever the hub client uses for the transfer."""
 
 import threading
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
-from tqdm.auto import tqdm
-
-SMALLEST_STEP = 0.01
-"""A percent: finer progress would only fill the socket."""
+INTERVAL_S = 0.5
 
 
-def progress_bar_class(on_progress: Callable[[float | None], None]) -> type[Any]:
-    """Return a silent bar class that adds up all byte bars and reports the share that is there."""
-    lock = threading.Lock()
-    done: dict[int, float] = {}
-    totals: dict[int, float] = {}
-    reported = [0.0]
+@contextmanager
+def report_growth(folder: Path, expected_bytes: int, on_progress: Callable[[float | None], None]) -> Iterator[None]:
+    """Report the share of `expected_bytes` by which the folder has grown, from 0 to 1, twice a second."""
+    began_bytes = folder_bytes(folder)
+    is_done = threading.Event()
 
-    class ProgressBar(tqdm):  # type: ignore[type-arg]
-        """Count bytes; the bars that count files are ignored."""
+    def watch() -> None:
+        reported = -1.0
+        while not is_done.wait(INTERVAL_S):
+            share = min(1.0, (folder_bytes(folder) - began_bytes) / expected_bytes)
+            if round(share, 2) != reported:  # a percent: finer news would only fill the socket
+                reported = round(share, 2)
+                on_progress(max(0.0, share))
 
-        def __init__(self, *args: Any, **kwargs: Any) -> None:
-            self._counts_bytes = kwargs.get("unit") == "B"
-            kwargs.pop("name", None)
-            super().__init__(*args, **{**kwargs, "disable": False, "file": _Nowhere()})
-
-        def display(self, *_args: Any, **_kwargs: Any) -> None:
-            """Draw nothing."""
-
-        def update(self, n: float | None = 1) -> bool | None:
-            """Count and report."""
-            result = super().update(n)
-            if self._counts_bytes:
-                with lock:
-                    done[id(self)], totals[id(self)] = float(self.n), float(self.total or 0)
-                    total = sum(totals.values())
-                    fraction = sum(done.values()) / total if total else 0.0
-                    is_news = fraction - reported[0] >= SMALLEST_STEP
-                    if is_news:
-                        reported[0] = fraction
-                if is_news:
-                    on_progress(min(1.0, fraction))
-            return result
-
-    return ProgressBar
+    on_progress(0.0)
+    watcher = threading.Thread(target=watch, name="download-progress", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        is_done.set()
+        watcher.join()
 
 
-class _Nowhere:
-    """Swallow what a bar writes."""
-
-    def write(self, _text: str) -> None:
-        """Drop the text."""
-
-    def flush(self) -> None:
-        """Do nothing."""
+def folder_bytes(folder: Path) -> int:
+    """Return the bytes of all files in a folder, links not followed; 0 when it does not exist."""
+    total = 0
+    for path in folder.rglob("*"):
+        try:
+            if path.is_file() and not path.is_symlink():
+                total += path.stat().st_size
+        except OSError:  # renamed meanwhile
+            continue
+    return total

@@ -3,14 +3,19 @@
 import importlib.util
 import os
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
+from pagefleet.engine.download_progress import report_growth
 from pagefleet.engine.errors import StartupError
 
 PACKAGE_SCHEME = "package://"
 HUB_FILES = ["*.json", "*.safetensors", "*.model", "*.jinja", "*.txt"]
 """What the engine reads of a hub repository: never pickled weights."""
+
+HUB_TIMEOUT_S = 5.0
+"""How long the hub may take to tell how much there is to download."""
 
 
 @dataclass(frozen=True)
@@ -80,19 +85,11 @@ def _package_file(model: str) -> Path:
 
 
 def _download(repository: str, revision: str | None, on_progress: Callable[[float | None], None]) -> Path:
-    from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
-
-    from pagefleet.engine.download_progress import progress_bar_class
 
     on_progress(None)
     try:
-        folder = snapshot_download(
-            repository,
-            revision=revision,
-            allow_patterns=HUB_FILES,
-            tqdm_class=progress_bar_class(on_progress),
-        )
+        folder = _fetch(repository, revision, on_progress)
     except HFValidationError as error:
         raise StartupError(f"model {repository} is neither a path nor a hub id such as org/name") from error
     except LocalEntryNotFoundError as error:
@@ -102,10 +99,38 @@ def _download(repository: str, revision: str | None, on_progress: Callable[[floa
     except HfHubHTTPError as error:
         status = error.response.status_code if error.response is not None else "?"
         raise StartupError(
-            f"the hub answers {status} for model {repository}: check the name, and HF_TOKEN if it is private"
+            f"the hub answers {status} for model {repository}"
+            f"{f' at revision {revision}' if revision else ''}: check the name, and HF_TOKEN if it is private"
         ) from error
     except OSError as error:
         raise StartupError(f"model {repository} cannot be downloaded: {error}") from error
-    if not (Path(folder) / "config.json").is_file():
+    if not (folder / "config.json").is_file():
         raise StartupError(f"repository {repository} holds no config.json, so it is not a model for this engine")
-    return Path(folder)
+    return folder
+
+
+def _fetch(repository: str, revision: str | None, on_progress: Callable[[float | None], None]) -> Path:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.constants import HF_HUB_CACHE
+    from huggingface_hub.file_download import repo_folder_name
+
+    cache = Path(HF_HUB_CACHE) / repo_folder_name(repo_id=repository, repo_type="model")
+    missing_bytes = _missing_bytes(repository, revision, cache / "blobs")
+    with report_growth(cache, missing_bytes, on_progress) if missing_bytes else nullcontext():
+        return Path(snapshot_download(repository, revision=revision, allow_patterns=HUB_FILES))
+
+
+def _missing_bytes(repository: str, revision: str | None, blobs: Path) -> int:
+    """Return the bytes that a download will fetch; 0 also when the hub does not tell, which the download then says."""
+    from huggingface_hub import HfApi
+    from huggingface_hub.utils import filter_repo_objects
+
+    try:
+        info = HfApi().model_info(repository, revision=revision, files_metadata=True, timeout=HUB_TIMEOUT_S)
+    except Exception:  # offline, not found, no permission: progress is a comfort, not a condition
+        return 0
+    wanted = filter_repo_objects(info.siblings or [], allow_patterns=HUB_FILES, key=lambda file: file.rfilename)
+    # The cache names a blob by its hash: sha256 of large files, git's object id of the others.
+    return sum(
+        file.size or 0 for file in wanted if not (blobs / str(file.lfs.sha256 if file.lfs else file.blob_id)).exists()
+    )

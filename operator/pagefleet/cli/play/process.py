@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 import random
+import re
 import signal
 import socket
 import sys
@@ -13,6 +14,8 @@ from pathlib import Path
 # Below the range of outgoing connections, so that a free port stays free until the engine binds it.
 PORT_RANGE = range(20_000, 32_000)
 LONGEST_REASON = 500
+_LOG_PREFIX = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d+ [A-Z]+ ")
+"""Time and level, which say nothing about why a process ended."""
 
 
 class EngineProcess:
@@ -71,14 +74,14 @@ class EngineProcess:
 
 
 def last_line(log_path: Path, start_bytes: int = 0) -> str:
-    """Return the last non-empty line of a log after `start_bytes`, at most LONGEST_REASON characters of it."""
+    """Return the last non-empty line after `start_bytes` without time and level, at most LONGEST_REASON characters."""
     try:
         with log_path.open("rb") as log:
             log.seek(max(start_bytes, log.seek(0, os.SEEK_END) - 16 * LONGEST_REASON))
             lines = [line.strip() for line in log.read().decode(errors="replace").splitlines() if line.strip()]
     except OSError:
         return ""
-    return lines[-1][:LONGEST_REASON] if lines else ""
+    return _LOG_PREFIX.sub("", lines[-1])[:LONGEST_REASON] if lines else ""
 
 
 def free_ports(count: int, taken: Container[int]) -> list[int]:

@@ -1,0 +1,95 @@
+"""A small Hugging Face hub on this machine: the routes that a snapshot download asks, over real HTTP."""
+
+import hashlib
+import json
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+CHUNK_BYTES = 8192
+
+
+class Hub:
+    """Serve one folder as the repository `organisation/tiny`, revisions `main` and `v2`, slowly if asked."""
+
+    def __init__(self, folder: Path, *, chunk_delay_s: float = 0.0) -> None:
+        hub = self
+        self.folder = folder
+        self.chunk_delay_s = chunk_delay_s
+        self.paths: list[str] = []
+        """What was asked."""
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                hub.answer(self, with_body=True)
+
+            def do_HEAD(self) -> None:
+                hub.answer(self, with_body=False)
+
+            def log_message(self, *_arguments: object) -> None:
+                """Stay silent."""
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+
+    def answer(self, request: BaseHTTPRequestHandler, *, with_body: bool) -> None:
+        path = request.path.split("?")[0]
+        self.paths.append(path)
+        model = "/api/models/organisation/tiny"
+        if path in (model, f"{model}/revision/main", f"{model}/revision/v2"):
+            self._send_json(request, {"id": "organisation/tiny", "sha": COMMIT, "siblings": self._siblings()})
+        elif path == f"{model}/tree/{COMMIT}":
+            self._send_json(request, [self._entry(file) for file in sorted(self.folder.iterdir())])
+        elif path.startswith(f"/organisation/tiny/resolve/{COMMIT}/"):
+            self._send_file(request, self.folder / path.rsplit("/", 1)[1], with_body=with_body)
+        else:
+            is_known = path.startswith(f"{model}/")
+            request.send_response(404)
+            request.send_header("X-Error-Code", "RevisionNotFound" if is_known else "RepoNotFound")
+            request.send_header("Content-Length", "0")
+            request.end_headers()
+
+    def _siblings(self) -> list[dict[str, object]]:
+        files = sorted(self.folder.iterdir())
+        return [{"rfilename": file.name, "size": file.stat().st_size, "blobId": etag(file)} for file in files]
+
+    def _entry(self, file: Path) -> dict[str, object]:
+        return {"type": "file", "path": file.name, "size": file.stat().st_size, "oid": etag(file)}
+
+    def _send_json(self, request: BaseHTTPRequestHandler, value: object) -> None:
+        body = json.dumps(value).encode()
+        request.send_response(200)
+        request.send_header("Content-Type", "application/json")
+        request.send_header("Content-Length", str(len(body)))
+        request.end_headers()
+        request.wfile.write(body)
+
+    def _send_file(self, request: BaseHTTPRequestHandler, file: Path, *, with_body: bool) -> None:
+        request.send_response(200)
+        request.send_header("Content-Length", str(file.stat().st_size))
+        request.send_header("ETag", f'"{etag(file)}"')
+        request.send_header("X-Repo-Commit", COMMIT)
+        request.end_headers()
+        content = file.read_bytes() if with_body else b""
+        for start in range(0, len(content), CHUNK_BYTES):
+            request.wfile.write(content[start : start + CHUNK_BYTES])
+            time.sleep(self.chunk_delay_s)
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+def etag(file: Path) -> str:
+    """Return a name of the content, as the hub's git object ids are."""
+    return hashlib.sha1(file.read_bytes()).hexdigest()
