@@ -46,18 +46,16 @@ def start_engine(
         dtype = choose_dtype(config.dtype, model_config, device, is_quantized=source.is_quantized)
         model = load_model(model_config, open_checkpoint(source), dtype=dtype, device=device)
     with clock.stage("measure"):
-        limits = _limits(config, model, device)
+        budget_tokens = _budget_tokens(config, device)
         shape = _attention_shape(config, model, dtype, device)
         refusal = attention_class.unsupported(shape)
         if refusal is not None:
             raise StartupError(refusal)
-        facts = _memory_facts(model, limits, device, dtype)
+        facts = _memory_facts(model, budget_tokens, config.max_num_seqs, device, dtype)
         plan = _plan(config, model, shape, facts)
     with clock.stage("allocate"):
         attention = attention_class(shape)
         attention.allocate(plan.blocks_total)
-    eos_token_ids = _end_tokens(model_config, source)
-    runner = Runner(model, attention, device=device, eos_token_ids=frozenset(eos_token_ids))
     info = CoreReady(
         model=config.model,
         architecture=architecture,
@@ -67,41 +65,45 @@ def start_engine(
         attention_backend=attention.name,
         vocabulary_size=model.vocabulary_size,
         max_model_len=plan.max_model_len,
-        max_num_seqs=limits.max_num_seqs,
-        max_num_batched_tokens=limits.max_num_batched_tokens,
+        max_num_seqs=config.max_num_seqs,
+        max_num_batched_tokens=budget_tokens,
         block_size=shape.block_size,
         blocks_total=plan.blocks_total,
         kv_cache_bytes=plan.kv_cache_bytes,
         weight_bytes=model.weight_bytes,
         memory_limit_bytes=facts.limit,
         gpu_memory_utilization=config.gpu_memory_utilization,
-        eos_token_ids=eos_token_ids,
+        eos_token_ids=_end_tokens(model_config, source),
         stage_seconds=clock.seconds,  # the same dictionary: the warm-up below is added to it
         config_hash=config.config_hash,
     )
-    scheduler_limits = SchedulerLimits(
-        max_num_seqs=limits.max_num_seqs,
-        max_num_batched_tokens=limits.max_num_batched_tokens,
-        max_model_len=plan.max_model_len,
+    with clock.stage("warm_up"):
+        _warm_up(_assemble(config, info, model, attention))
+    return _assemble(config, info, model, attention)
+
+
+def _assemble(config: EngineConfig, info: CoreReady, model: LlamaModel, attention: PagedAttention) -> EngineCore:
+    """Join the parts into an engine with an empty cache and all counters at 0."""
+    limits = SchedulerLimits(
+        max_num_seqs=info.max_num_seqs,
+        max_num_batched_tokens=info.max_num_batched_tokens,
+        max_model_len=info.max_model_len,
         long_prefill_token_threshold=config.long_prefill_token_threshold,
         max_num_queued_reqs=config.max_num_queued_reqs,
         max_num_queued_tokens=config.max_num_queued_tokens,
     )
-    with clock.stage("warm_up"):
-        _warm_up(EngineCore(info=info, limits=scheduler_limits, runner=runner, attention=attention))
-    return EngineCore(info=info, limits=scheduler_limits, runner=runner, attention=attention)
+    runner = Runner(model, attention, device=attention.shape.device, eos_token_ids=frozenset(info.eos_token_ids))
+    return EngineCore(info=info, limits=limits, runner=runner, attention=attention)
 
 
-def _limits(config: EngineConfig, model: LlamaModel, device: torch.device) -> SchedulerLimits:
+def _budget_tokens(config: EngineConfig, device: torch.device) -> int:
     budget = config.max_num_batched_tokens or max(DEFAULT_BUDGET_TOKENS[device.type], config.max_num_seqs)
     if budget < config.max_num_seqs:
         raise StartupError(
             f"--max-num-batched-tokens {budget} is less than --max-num-seqs {config.max_num_seqs}, so that not every "
             f"sequence could advance in a step: use {config.max_num_seqs} or more"
         )
-    return SchedulerLimits(
-        max_num_seqs=config.max_num_seqs, max_num_batched_tokens=budget, max_model_len=model.context_length
-    )
+    return budget
 
 
 def _attention_shape(
@@ -120,10 +122,12 @@ def _attention_shape(
     )
 
 
-def _memory_facts(model: LlamaModel, limits: SchedulerLimits, device: torch.device, dtype: torch.dtype) -> MemoryFacts:
+def _memory_facts(
+    model: LlamaModel, budget_tokens: int, max_num_seqs: int, device: torch.device, dtype: torch.dtype
+) -> MemoryFacts:
     activations = (
-        limits.max_num_batched_tokens * model.activation_values_per_token * dtype.itemsize
-        + limits.max_num_seqs * model.vocabulary_size * 4 * SAMPLING_COPIES
+        budget_tokens * model.activation_values_per_token * dtype.itemsize
+        + max_num_seqs * model.vocabulary_size * 4 * SAMPLING_COPIES
     )
     if device.type == "cuda":
         free, total = torch.cuda.mem_get_info(device)
