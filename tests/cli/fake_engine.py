@@ -45,6 +45,10 @@ class Engine:
         report = {"phase": self.phase, "detail": detail, "generation_tokens_total": self.generated, "queue_depth": 0}
         return JSONResponse({**report, "blocks_total": 10, "blocks_active": 1, "in_flight": self.in_flight})
 
+    async def live(self, _request: Request) -> Response:
+        hangs = time.monotonic() - self.started >= self.behaviour.get("hangs_after_s", float("inf"))
+        return Response(status_code=503 if hangs else 200)
+
     async def chat(self, request: Request) -> Response:
         body = await request.json()
         if self.behaviour.get("crash_on_request"):
@@ -75,7 +79,7 @@ class Engine:
         routes = [Route("/v1/chat/completions", self.chat, methods=["POST"])]
         servers = [
             Server(Starlette(routes=routes), self.port),
-            Server(Starlette(routes=[Route("/capacity", self.capacity)]), self.admin_port),
+            Server(Starlette(routes=[Route("/capacity", self.capacity), Route("/livez", self.live)]), self.admin_port),
         ]
         self.may_end = asyncio.Event()
 

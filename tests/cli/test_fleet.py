@@ -224,3 +224,10 @@ async def test_changes_are_announced(tmp_path: Path) -> None:
     fleet.apply([machine.want()])
     await asyncio.wait_for(failed.wait(), PATIENCE_S)
     await fleet.close()
+
+
+async def test_a_hung_engine_is_started_again(machine: Machine) -> None:
+    machine.behave(hangs_after_s=0.5)
+    machine.fleet.apply([machine.want()])
+    await machine.until(lambda: "hung and was ended" in machine.fleet.views()[0].message, "the reason is told")
+    await machine.until(lambda: machine.starts() == 2, "a second start")

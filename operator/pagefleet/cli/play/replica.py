@@ -16,6 +16,8 @@ FIRST_BACK_OFF_S = 1.0
 LONGEST_BACK_OFF_S = 30.0
 HEALTHY_AFTER_S = 60.0
 USER_MISTAKE_EXIT_CODE = 2
+HUNG_EXIT_CODE = 1000
+"""Stands for an engine that was ended because it said that it is not live; no process ends with it."""
 
 
 class Phase(StrEnum):
@@ -98,6 +100,8 @@ def draining(state: ReplicaState) -> ReplicaState:
 
 def describe_exit(exit_code: int) -> str:
     """Say how a process ended; negative codes are signals."""
+    if exit_code == HUNG_EXIT_CODE:
+        return "hung and was ended"
     if exit_code == -9:
         return "killed (signal 9, often out of memory)"
     if exit_code < 0:

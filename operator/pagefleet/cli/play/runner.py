@@ -136,6 +136,10 @@ class ReplicaRunner:
             try:
                 while not (await asyncio.wait((ending,), timeout=self._settings.poll_interval_s))[0]:
                     await self._ask(f"http://127.0.0.1:{admin_port}/capacity")
+                    if await self._is_hung(f"http://127.0.0.1:{admin_port}/livez"):
+                        process.kill()
+                        await ending
+                        return lives.HUNG_EXIT_CODE, "the engine makes no steps although work is pending"
                 return ending.result(), process.last_line()
             finally:
                 killer.cancel()
@@ -162,6 +166,14 @@ class ReplicaRunner:
             while now - self._generated[0][0] > RATE_WINDOW_S:
                 self._generated.popleft()
         self._become(lives.after_report(self.state, report, now))
+
+    async def _is_hung(self, url: str) -> bool:
+        """Tell whether the engine says itself that it is not live, as a kubelet's liveness probe would ask."""
+        try:
+            response = await self._client.get(url)
+        except httpx.HTTPError:
+            return False
+        return response.status_code == httpx.codes.SERVICE_UNAVAILABLE and not self._leave.is_set()
 
     def _become(self, state: ReplicaState) -> None:
         if state != self.state:
