@@ -5,14 +5,13 @@ stop string that cuts an answer cuts the counts as well. What only the core know
 someone scrapes. A value that is not known yet has no series: never 0.
 """
 
-import bisect
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from importlib import metadata
 
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client import CollectorRegistry, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric as MetricFamily
 from prometheus_client.registry import Collector
 
@@ -38,28 +37,6 @@ def package_version(name: str) -> str:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
         return "unknown"
-
-
-class _Histogram:
-    """Count observations below each bound."""
-
-    def __init__(self, bounds: tuple[float, ...]) -> None:
-        self.bounds = bounds
-        self.counts = [0] * (len(bounds) + 1)
-        self.total = 0.0
-
-    def observe(self, value: float) -> None:
-        self.counts[bisect.bisect_left(self.bounds, value)] += 1
-        self.total += value
-
-    def cumulative(self) -> list[tuple[str, float]]:
-        names = [*(str(bound) for bound in self.bounds), "+Inf"]
-        sums: list[tuple[str, float]] = []
-        running = 0
-        for name, count in zip(names, self.counts, strict=True):
-            running += count
-            sums.append((name, running))
-        return sums
 
 
 class RequestRecord:
@@ -128,7 +105,7 @@ class EngineMetrics(Collector):
             "request_errors": Counter(),
             "admission_rejections": Counter(),
         }
-        self._histograms: dict[str, _Histogram] = {}
+        self._histograms: dict[str, Histogram] = {}
         self._recent_tokens: deque[tuple[float, int]] = deque()
         self._recent_step_times: deque[float] = deque(maxlen=RECENT_STEPS)
         self._steps_seen = 0
@@ -143,7 +120,14 @@ class EngineMetrics(Collector):
         self.config_hash = ready.config_hash
         for metric in METRICS:
             if metric.kind == "histogram":
-                self._histograms[metric.key] = _Histogram(metric.bucket_bounds(ready.max_model_len))
+                self._histograms[metric.key] = Histogram(
+                    metric.name,
+                    metric.help,
+                    metric.labels,
+                    buckets=metric.bucket_bounds(ready.max_model_len),
+                    registry=None,  # `collect` shows it, under both of its names
+                )
+                self._histograms[metric.key].labels(*self._common)  # with its zeros, before the first observation
 
     def start_request(self, *, arrival_s: float, prompt_tokens: int) -> RequestRecord:
         """Count a request that the core has taken."""
@@ -163,7 +147,7 @@ class EngineMetrics(Collector):
     def observe(self, key: str, value: float) -> None:
         """Add one observation to a histogram; before the core is up there is nothing to observe."""
         if (histogram := self._histograms.get(key)) is not None:
-            histogram.observe(value)
+            histogram.labels(*self._common).observe(value)
 
     def increment(self, key: str, amount: int = 1, *, labels: tuple[str, ...] = ()) -> None:
         """Add to a counter; `labels` are the ones beside model name and engine."""
@@ -208,8 +192,10 @@ class EngineMetrics(Collector):
 
     def _histogram_family(self, metric: Metric, name: str) -> Iterator[MetricFamily]:
         if (histogram := self._histograms.get(metric.key)) is not None:
-            family = HistogramMetricFamily(name, metric.help, labels=metric.labels)
-            family.add_metric(self._common, buckets=histogram.cumulative(), sum_value=histogram.total)
+            family = MetricFamily(name, metric.help, "histogram")
+            for sample in next(iter(histogram.collect())).samples:
+                if not sample.name.endswith("_created"):
+                    family.add_sample(name + sample.name.removeprefix(metric.name), sample.labels, sample.value)
             yield family
 
     def _value_family(self, metric: Metric, name: str) -> Iterator[MetricFamily]:
