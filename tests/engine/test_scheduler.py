@@ -111,6 +111,11 @@ def test_what_can_never_fit_is_refused_with_the_numbers() -> None:
     scheduler.add(make_sequence("c", prompt=15, max_tokens=5))
 
 
+def test_an_empty_prompt_is_refused() -> None:
+    with pytest.raises(RequestRefused, match="the prompt is empty"):
+        make_scheduler().add(make_sequence("a", prompt=0))
+
+
 def test_queue_bounds() -> None:
     scheduler = make_scheduler(max_num_queued_reqs=2)
     scheduler.add(make_sequence("a"))

@@ -196,6 +196,10 @@ class Scheduler:
     # ---- parts -------------------------------------------------------------------------------------------------------
 
     def _refuse_unfittable(self, sequence: Sequence) -> None:
+        if not sequence.token_ids:
+            raise RequestRefused(
+                "the prompt is empty, so there is nothing to continue", parameter="prompt", code="invalid_value"
+            )
         most = sequence.most_tokens
         capacity = min(self.limits.max_model_len, self.blocks.blocks_total * self.blocks.block_size)
         if most > capacity:
