@@ -28,6 +28,7 @@ from tests.api.manifests import HEAD, errors, manifest
         ),
         ("  engine: {kvCache: {dtype: 3}}", "spec.engine.kvCache.dtype: 3 is not one of auto, bf16, int8, int4, k4v3"),
         ("  engine: {blockSize: 0}", "spec.engine.blockSize: 0 is too small; write 1 or more"),
+        ("  replicas: 2147483648", "spec.replicas: 2147483648 is too large; write 2147483647 or less"),
         ("  replicas: -1", "spec.replicas: -1 is too small; write 0 or more"),
         ('  replicas: "2"', 'spec.replicas: "2" is text, not a whole number; write it without quotes'),
         ("  replicas: many", 'spec.replicas: "many" is text, not a whole number'),

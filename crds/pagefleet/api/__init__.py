@@ -1,6 +1,7 @@
 """The contract between the parts: resource types, conditions, labels, the capacity message and the metric table.
 
-Everything here is pure except `manifest.read_manifests`, which reads one file. No other part is imported.
+Everything here is pure except `manifest.read_manifests`, which reads one file, and the Kubernetes client (`client`,
+`client_connection`). No other part is imported.
 """
 
 from typing import Final

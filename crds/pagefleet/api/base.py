@@ -16,9 +16,14 @@ from pydantic import (
 from pydantic.alias_generators import to_camel
 
 # Strict, because the API server is: `blockSize: "32"` and `prefixCaching: 1` must fail here as they fail there.
+MOST_INT32 = 2**31 - 1
 Integer = Annotated[int, Strict()]
-PositiveInteger = Annotated[int, Strict(), Field(ge=1)]
+PositiveInteger = Annotated[int, Strict(), Field(ge=1, le=MOST_INT32)]
+"""A count from 1; products of two stay in CEL's 64 bits."""
 NonNegativeInteger = Annotated[int, Strict(), Field(ge=0)]
+"""A count or a number of bytes."""
+ReplicaCount = Annotated[int, Strict(), Field(ge=0, le=MOST_INT32)]
+"""Replicas; the scale subresource has 32 bits for them."""
 Number = Annotated[float, Strict(), Field(allow_inf_nan=False)]
 Fraction = Annotated[float, Strict(), Field(gt=0, le=1, allow_inf_nan=False)]
 """A share above 0 and up to 1."""

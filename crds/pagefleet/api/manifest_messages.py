@@ -105,7 +105,9 @@ def _message(detail: ErrorDetails) -> str:
         return _not_a_choice(value, detail)
     if kind in _TYPE_NAMES:
         return _wrong_type(value, _TYPE_NAMES[kind])
-    if kind in ("greater_than", "less_than_equal"):  # the bounds of a share; nothing else has these two
+    if kind == "less_than_equal" and context["le"] > 1:
+        return f"{shown(value)} is too large; write {context['le']} or less"
+    if kind in ("greater_than", "less_than_equal"):  # the bounds of a share
         percent = isinstance(value, int | float) and 1 < value <= 100
         return (
             f"{shown(value)} is no share; write a number above 0 and up to 1, such as {value / 100 if percent else 0.9}"

@@ -4,12 +4,13 @@ PyYAML's own constructor keeps the last of two equal keys, forgets positions and
 its node trees are walked instead.
 """
 
-import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import yaml
+
+from pagefleet.api.manifest_scalars import TAG, Loader, read_bool, read_float, read_int
 
 Path = tuple[str | int, ...]
 
@@ -17,7 +18,6 @@ MAX_VALUES = 50_000
 """Values that one document may expand to; nested aliases reach billions in a few lines ("billion laughs")."""
 MAX_DEPTH = 100
 
-_YAML = "tag:yaml.org,2002:"
 # What PyYAML says, and what people need to hear.
 _SYNTAX_HINTS = (
     ("found character '\\t'", "a tab stands where YAML takes only spaces; replace it with spaces"),
@@ -70,7 +70,7 @@ def read_documents(text: str) -> Iterator[Document]:
     """Yield the documents of a YAML text. A syntax error ends them, as the problem of the last one. Never raises."""
     index = 0
     try:
-        for node in yaml.compose_all(text, Loader=yaml.SafeLoader):
+        for node in yaml.compose_all(text, Loader=Loader):
             index += 1
             yield _Reader(index).read(node)
     except yaml.MarkedYAMLError as error:
@@ -154,7 +154,7 @@ class _Reader:
         merged: list[yaml.Node] = []
         seen: dict[str, int] = {}
         for key_node, value_node in node.value:
-            if key_node.tag == f"{_YAML}merge":
+            if key_node.tag == f"{TAG}merge":
                 merged += value_node.value if isinstance(value_node, yaml.SequenceNode) else [value_node]
                 continue
             key = self._key(key_node, path)
@@ -190,21 +190,17 @@ class _Reader:
 
     def _scalar(self, node: yaml.ScalarNode, path: Path) -> object:
         text: str = node.value
-        kind = node.tag.removeprefix(_YAML)
-        construct = yaml.constructor.SafeConstructor()
+        kind = node.tag.removeprefix(TAG)
         try:
             if kind == "null":
                 return None
             if kind == "bool":
-                return construct.construct_yaml_bool(node)
+                return read_bool(text)
             if kind == "int":
-                return construct.construct_yaml_int(node)
+                return read_int(text)
             if kind == "float":
-                number = construct.construct_yaml_float(node)
-                if math.isfinite(number):
-                    return number
-                raise ValueError
-        except (ValueError, KeyError, IndexError, OverflowError):  # such as `0x_`, `!!int abc`, `.inf`, 5,000 digits
+                return read_float(text)
+        except ValueError:  # such as `0x_`, `!!int abc`, `.inf`, 5,000 digits
             self._problem(node, path, f"{_shortened(text)} is not a number that Kubernetes reads; write it in digits")
             return None
         # Kubernetes has no dates: they travel as text.
@@ -213,7 +209,7 @@ class _Reader:
         return text
 
     def _check_tag(self, node: yaml.Node, kind: str, path: Path) -> None:
-        if node.tag != f"{_YAML}{kind}":
+        if node.tag != f"{TAG}{kind}":
             self._problem(node, path, f"the tag {_shown_tag(node.tag)} means nothing to Kubernetes; remove it")
 
     def _problem(self, node: yaml.Node, path: Path, message: str) -> None:
@@ -225,8 +221,9 @@ def _position(node: yaml.Node) -> Position:
 
 
 def _shown_tag(tag: str) -> str:
-    return re.sub(f"^{_YAML}", "!!", tag)
+    return re.sub(f"^{TAG}", "!!", tag)
 
 
 def _shortened(text: str) -> str:
+    text = " ".join(text.split())
     return text if len(text) <= 40 else f"{text[:37]}..."

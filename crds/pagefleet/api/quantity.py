@@ -6,6 +6,8 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
+from pagefleet.api.cel import Rule, pattern, section_rules, text
+
 _UNIT_BYTES: dict[str, int] = {
     "": 1,
     **{unit: 1000**power for power, unit in enumerate(("k", "M", "G", "T", "P", "E"), start=1)},
@@ -69,11 +71,32 @@ def _checked_duration(text: str) -> str:
     return text
 
 
+_QUANTITY_RULE = Rule(
+    f"type(self) == int ? self > 0 : self.matches({pattern(QUANTITY_PATTERN)}) && self.matches(r'^[0.]*[1-9]')",
+    text("'%s' is not an amount of memory; write a number above 0 with a unit, such as 80Gi", "self"),
+)
+_DURATION_FORM = f"self.matches({pattern(DURATION_PATTERN)})"
+_DURATION_RULES = (
+    Rule(
+        _DURATION_FORM,
+        text(
+            "'%s' is not a duration; write a number with ms, s, m, h or d, such as %s",
+            "self",
+            "self.matches(r'^[1-9][0-9]{0,8}$') ? self + 's' : '100ms or 15m'",
+        ),
+    ),
+    Rule(
+        f"!{_DURATION_FORM} || self.matches(r'[1-9]')",
+        text("'%s' is no time at all; write a duration above 0, such as 100ms", "self"),
+    ),
+)
+
 Quantity = Annotated[
     str,
     BeforeValidator(_number_as_text),
+    Field(max_length=32),
     AfterValidator(_checked_quantity),
-    WithJsonSchema({"x-kubernetes-int-or-string": True, "pattern": QUANTITY_PATTERN}),
+    WithJsonSchema({"x-kubernetes-int-or-string": True, "maxLength": 32, **section_rules(_QUANTITY_RULE)}),
 ]
 """An amount of memory as Kubernetes writes it; `quantity_bytes` gives the number."""
 
@@ -82,6 +105,6 @@ Duration = Annotated[
     BeforeValidator(_number_as_text),
     Field(max_length=32),
     AfterValidator(_checked_duration),
-    WithJsonSchema({"type": "string", "pattern": DURATION_PATTERN, "maxLength": 32}),
+    WithJsonSchema({"type": "string", "maxLength": 32, **section_rules(*_DURATION_RULES)}),
 ]
 """A time span with its unit; `duration_s` gives the number."""

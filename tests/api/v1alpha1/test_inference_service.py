@@ -166,7 +166,7 @@ def test_memory_may_be_a_plain_number_of_bytes() -> None:
             "method: draft",
         ),
         ({"accelerator": {"count": 2}}, "count is 2", "resource: nvidia.com/gpu"),
-        ({"accelerator": {"memory": "80"}}, "80 bytes", "80Gi"),
+        ({"accelerator": {"memory": "80"}}, "memory is 80, less", "80Gi"),
         (
             {"accelerator": {"resource": "nvidia.com/gpu", "count": 2}, "engine": {"parallelism": {"tensor": 4}}},
             "needs 4 accelerators",

@@ -3,9 +3,10 @@
 from enum import StrEnum
 from typing import Self
 
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from pagefleet.api.base import ApiModel, Fraction, PositiveInteger
+from pagefleet.api.cel import Rule, section_rules, text
 from pagefleet.api.quantity import Duration, duration_s
 
 
@@ -57,8 +58,21 @@ class ScaleToZeroSpec(ApiModel):
         return duration_s(self.idle)
 
 
+_BOUNDS_RULE = Rule(
+    "self.minReplicas <= self.maxReplicas",
+    text(
+        "minReplicas is %d, more than maxReplicas %d; write maxReplicas: %d or more",
+        "self.minReplicas",
+        "self.maxReplicas",
+        "self.minReplicas",
+    ),
+)
+
+
 class AutoscalingSpec(ApiModel):
     """How the autoscaler sets the number of replicas. Without this section `spec.replicas` stays as written."""
+
+    model_config = ConfigDict(json_schema_extra=section_rules(_BOUNDS_RULE))
 
     mode: AutoscalingMode = AutoscalingMode.ACTIVE
     """Off, Recommend or Active. YAML reads a bare Off as false: write it in quotes."""

@@ -16,6 +16,8 @@ class ScalingSignals(StatusModel):
     """Replicas whose capacity report was fresh."""
     kv_occupancy: Number | None = None
     """Active over total KV-cache blocks of all reporting replicas, 0 to 1."""
+    kv_percent: NonNegativeInteger | None = None
+    """The same in whole percent, for the KV% column."""
     running: NonNegativeInteger | None = None
     """Sequences in running batches."""
     queue_depth: NonNegativeInteger | None = None

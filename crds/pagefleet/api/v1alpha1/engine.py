@@ -3,9 +3,10 @@
 from enum import StrEnum
 from typing import Self
 
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from pagefleet.api.base import ApiModel, Boolean, Fraction, PositiveInteger
+from pagefleet.api.cel import Rule, section_rules, text
 from pagefleet.api.v1alpha1.model import ModelReference
 
 
@@ -68,8 +69,22 @@ class ParallelismSpec(ApiModel):
     """Groups of layers, each on accelerators of its own."""
 
 
+_SPECULATIVE_RULES = (
+    Rule(
+        "self.method != 'draft' || has(self.model)",
+        text("method draft needs a model; write model: {uri: hf://organisation/model}, or method: ngram"),
+    ),
+    Rule(
+        "self.method != 'ngram' || !has(self.model)",
+        text("method ngram takes no model, but it is '%s'; remove it, or write method: draft", "self.model.uri"),
+    ),
+)
+
+
 class SpeculativeSpec(ApiModel):
     """Speculative decoding: several tokens are proposed cheaply and checked in one pass. Outputs don't change."""
+
+    model_config = ConfigDict(json_schema_extra=section_rules(*_SPECULATIVE_RULES))
 
     method: SpeculativeMethod
     """ngram proposes from the text so far; draft asks a smaller model."""
@@ -91,8 +106,34 @@ class SpeculativeSpec(ApiModel):
         return self
 
 
+_ENGINE_RULES = (
+    Rule(
+        "!has(self.maxNumSeqs) || !has(self.maxNumBatchedTokens) || self.maxNumSeqs <= self.maxNumBatchedTokens",
+        text(
+            "maxNumBatchedTokens is %d, less than maxNumSeqs %d, so a step can't give each sequence a token; "
+            "write maxNumBatchedTokens: %d or more, or maxNumSeqs: %d or less",
+            "self.maxNumBatchedTokens",
+            "self.maxNumSeqs",
+            "self.maxNumSeqs",
+            "self.maxNumBatchedTokens",
+        ),
+    ),
+    Rule(
+        "!has(self.blockSize) || !has(self.maxModelLen) || self.blockSize <= self.maxModelLen",
+        text(
+            "blockSize is %d, more than maxModelLen %d; write blockSize: %d or less",
+            "self.blockSize",
+            "self.maxModelLen",
+            "self.maxModelLen",
+        ),
+    ),
+)
+
+
 class EngineSpec(ApiModel):
     """Settings of the engine; what is left out, the planner chooses."""
+
+    model_config = ConfigDict(json_schema_extra=section_rules(*_ENGINE_RULES))
 
     block_size: PositiveInteger | None = None
     """Tokens in one KV-cache block. Small blocks waste less at a sequence's end, large ones read faster."""

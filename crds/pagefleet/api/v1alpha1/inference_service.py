@@ -2,14 +2,15 @@
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, WithJsonSchema, model_validator
+from pydantic import ConfigDict, Field, WithJsonSchema, model_validator
 
 from pagefleet.api import API_VERSION, KIND
-from pagefleet.api.base import ApiModel, JsonObject, NonNegativeInteger
+from pagefleet.api.base import ApiModel, JsonObject, ReplicaCount
+from pagefleet.api.cel import Rule, section_rules, text
 from pagefleet.api.v1alpha1.accelerator import AcceleratorSpec
 from pagefleet.api.v1alpha1.autoscaling import AutoscalingSpec
 from pagefleet.api.v1alpha1.engine import EngineSpec
-from pagefleet.api.v1alpha1.metadata import ObjectMeta
+from pagefleet.api.v1alpha1.metadata import NAME_RULES, ObjectMeta
 from pagefleet.api.v1alpha1.model import ModelSource
 from pagefleet.api.v1alpha1.rollout import RolloutSpec
 from pagefleet.api.v1alpha1.status import InferenceServiceStatus
@@ -28,12 +29,29 @@ class PodTemplatePatch(ApiModel):
     """Pod fields to set: nodeSelector, tolerations, volumes, containers with their resources and env."""
 
 
+_TENSOR, _PIPELINE = "self.engine.parallelism.?tensor.orValue(1)", "self.engine.parallelism.?pipeline.orValue(1)"
+_PARALLELISM_RULE = Rule(
+    f"!has(self.accelerator.resource) || {_TENSOR} * {_PIPELINE} <= self.accelerator.count",
+    text(
+        "engine.parallelism needs %d accelerators (tensor %d x pipeline %d), but accelerator.count is %d; "
+        "write accelerator.count: %d",
+        f"{_TENSOR} * {_PIPELINE}",
+        _TENSOR,
+        _PIPELINE,
+        "self.accelerator.count",
+        f"{_TENSOR} * {_PIPELINE}",
+    ),
+)
+
+
 class InferenceServiceSpec(ApiModel):
     """What the user asks for. Only `model` must be written."""
 
+    model_config = ConfigDict(json_schema_extra=section_rules(_PARALLELISM_RULE))
+
     model: ModelSource
     """The model to serve."""
-    replicas: NonNegativeInteger = 1
+    replicas: ReplicaCount = 1
     """Replicas to run; 0 stops the service. With autoscaling in mode Active, the autoscaler sets it."""
     accelerator: AcceleratorSpec = Field(default=AcceleratorSpec())
     """The accelerator of each replica. Left out: the CPU."""
@@ -46,7 +64,7 @@ class InferenceServiceSpec(ApiModel):
     rollout: RolloutSpec = Field(default=RolloutSpec())
     """How a new revision takes over."""
     template: PodTemplatePatch = Field(default=PodTemplatePatch())
-    """A patch on the pod template of every replica."""
+    """A strategic-merge patch on the pod template of every replica. The engine's container is named `engine`."""
 
     @model_validator(mode="after")
     def _parallelism_fits_count(self) -> Self:
@@ -61,6 +79,8 @@ class InferenceServiceSpec(ApiModel):
 
 class InferenceService(ApiModel):
     """One language model, served by a number of equal replicas."""
+
+    model_config = ConfigDict(json_schema_extra=section_rules(*NAME_RULES))
 
     api_version: Literal["serving.pagefleet.io/v1alpha1"] = API_VERSION
     """serving.pagefleet.io/v1alpha1."""

@@ -1,10 +1,11 @@
 """What the operator and the autoscaler report about a service."""
 
 from enum import StrEnum
+from typing import Annotated
 
 from pydantic import Field
 
-from pagefleet.api.base import NonNegativeInteger, StatusModel
+from pagefleet.api.base import NonNegativeInteger, ReplicaCount, StatusModel
 from pagefleet.api.conditions import Condition
 from pagefleet.api.v1alpha1.autoscaling_status import AutoscalingStatus
 from pagefleet.api.v1alpha1.plan_status import PlanStatus, TuningStatus
@@ -61,13 +62,18 @@ class InferenceServiceStatus(StatusModel):
     """A sentence for people, such as `Downloading 63 %`."""
     url: str | None = None
     """Base of the OpenAI API inside the cluster, such as http://chat.default.svc:8000/v1."""
-    replicas: NonNegativeInteger | None = None
+    replicas: ReplicaCount | None = None
     """Replicas that exist, of all revisions."""
-    ready_replicas: NonNegativeInteger | None = None
+    ready_replicas: ReplicaCount | None = None
     """Replicas that answer requests."""
+    replicas_text: str | None = None
+    """Replicas that answer and replicas asked for, such as 2/3, for the Replicas column."""
     selector: str | None = None
     """Label selector of the pods as text, for the scale subresource."""
-    conditions: tuple[Condition, ...] = ()
+    conditions: Annotated[
+        tuple[Condition, ...],
+        Field(json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]}),
+    ] = ()
     """Observations, one of each type."""
     revisions: RevisionStatus = Field(default=RevisionStatus())
     """Revision that serves, and revision that takes over."""
