@@ -4,7 +4,10 @@ from collections.abc import Callable, Generator
 
 import pytest
 
+from tests.cluster.fixtures import api_cluster, node_cluster, pytest_collection_finish
 from tests.support.models import UNAVAILABLE
+
+__all__ = ["api_cluster", "node_cluster", "pytest_collection_finish"]
 
 MEASURED = pytest.StashKey[list[str]]()
 SKIPS = pytest.StashKey[list[str]]()
