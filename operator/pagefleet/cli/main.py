@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from pagefleet.cli import engine_command, play_command, validate_command
+from pagefleet.cli import crds_command, engine_command, operator_command, play_command, validate_command
 from pagefleet.cli.errors import EXIT_FAILURE, EXIT_INTERRUPTED, CommandError
 
 DEBUG_VARIABLE = "PAGEFLEET_DEBUG"
@@ -24,8 +24,12 @@ app = typer.Typer(
 engine_app = typer.Typer(help="The paged-attention engine.", no_args_is_help=True, rich_markup_mode=None)
 engine_app.command("serve")(engine_command.serve)
 app.add_typer(engine_app, name="engine")
+operator_app = typer.Typer(help="The Kubernetes operator.", no_args_is_help=True, rich_markup_mode=None)
+operator_app.command("run")(operator_command.run)
+app.add_typer(operator_app, name="operator")
 app.command("play")(play_command.play)
 app.command("validate")(validate_command.validate)
+app.command("crds")(crds_command.crds)
 
 
 def _version_text() -> str:

@@ -55,12 +55,14 @@ def render_engine_arguments(
     admin_port: int,
     memory_share: float = 1.0,
     threads: int | None = None,
+    names_device: bool = True,
 ) -> list[str]:
     """Return the arguments after `pagefleet`, from `engine serve` on; raises UnsupportedSpec.
 
     `model` is where this environment finds the weights: see `locate_model`. `memory_share` is this replica's part of
     the machine's memory, above 0 and up to 1: below 1 the utilization is written even if the user left it out.
-    `threads` is its part of the cores; None, as in a pod, which has its own, lets the engine choose.
+    `threads` is its part of the cores; None, as in a pod, which has its own, lets the engine choose. Without
+    `names_device` the device comes from the environment, where a pod's template can say another.
     """
     if refused := find_unsupported(service.spec):
         raise UnsupportedSpec(refused)
@@ -74,7 +76,7 @@ def render_engine_arguments(
         ("--admin-port", admin_port),
         ("--served-model-name", service.served_name),
         ("--revision", service.spec.model.source.revision),
-        ("--device", "cpu" if service.spec.accelerator.resource is None else "cuda"),
+        ("--device", engine_device(service.spec) if names_device else None),
         ("--block-size", engine.block_size),
         ("--gpu-memory-utilization", utilization),
         ("--max-model-len", engine.max_model_len),
@@ -85,6 +87,11 @@ def render_engine_arguments(
     ]
     flags = [text for flag, value in knobs if value is not None for text in (flag, str(value))]
     return ["engine", "serve", model, *flags]
+
+
+def engine_device(spec: InferenceServiceSpec) -> str:
+    """Return the engine's word for where the model runs."""
+    return "cpu" if spec.accelerator.resource is None else "cuda"
 
 
 def locate_model(service: InferenceService) -> str:

@@ -1,0 +1,136 @@
+"""What the operator knows of a service's objects, as slim records: a plan needs a few fields, never a body."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from pagefleet.api.capacity import CapacityReport
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """An object that belongs to a service, whatever its kind."""
+
+    kind: str
+    name: str
+    uid: str
+    intent_hash: str
+    owned_fields: str
+    """See `ownership.owned_fields`."""
+    owner_uids: tuple[str, ...] = ()
+    is_terminating: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaSetRecord:
+    """The pods of one revision, as their controller counts them."""
+
+    name: str
+    uid: str
+    revision: str
+    replicas: int
+    """Wanted (`spec.replicas`)."""
+    observed_replicas: int
+    """Existing, without those that terminate (`status.replicas`)."""
+    ready_replicas: int
+    has_settled: bool
+    """The controller has seen the newest spec, so that the counts are about it."""
+    failure: str | None = None
+    """Why pods can't be created, such as a quota."""
+    is_terminating: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a container ended."""
+
+    exit_code: int
+    reason: str
+    message: str
+    """Last lines of its log, which the kubelet keeps after a failure."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodRecord:
+    """One replica."""
+
+    name: str
+    uid: str
+    revision: str
+    phase: str
+    created: datetime
+    ip: str | None = None
+    node: str | None = None
+    is_ready: bool = False
+    is_terminating: bool = False
+    unschedulable: str | None = None
+    """The scheduler's sentence."""
+    waiting_reason: str | None = None
+    waiting_message: str = ""
+    """Why a container does not run: image, configuration, back-off."""
+    ended: Ended | None = None
+    """How a container last ended, while none of its successors became ready."""
+    restarts: int = 0
+    is_running: bool = False
+    """The engine's container runs, so that its admin port may answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class RevisionRecord:
+    """One stored revision: the pinned template and where it came from."""
+
+    revision: str
+    name: str
+    number: int
+    """Counts the revisions of a service."""
+    spec_hash: str
+    """Hash of what the user wrote; the same for an adopted template."""
+    operator_version: str
+    template: str
+    """The pod template as JSON text, as it was rendered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Accelerators:
+    """The accelerators of all nodes that a pod may use, of one resource."""
+
+    allocatable: int
+    memory_bytes: int | None = None
+    """Memory of the smallest one, from the nodes' labels."""
+
+
+@dataclass(frozen=True, slots=True)
+class ApplyFailure:
+    """An object that the API server refused."""
+
+    kind: str
+    name: str
+    is_invalid: bool
+    """The object itself is wrong, so that trying again won't help."""
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What a replica that starts says of itself, and for how long it has said so."""
+
+    report: CapacityReport
+    unchanged_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """The world of one service at one moment."""
+
+    children: Mapping[tuple[str, str], Child] = field(default_factory=dict)
+    """By kind and name."""
+    replica_sets: tuple[ReplicaSetRecord, ...] = ()
+    pods: tuple[PodRecord, ...] = ()
+    revisions: tuple[RevisionRecord, ...] = ()
+    progress: Mapping[str, Progress] = field(default_factory=dict)
+    """By pod uid: what engines answer."""
+    accelerators: Accelerators | None = None
+    """Of the service's resource; None while nodes are not known."""
+    failures: tuple[ApplyFailure, ...] = ()
+    has_service_monitors: bool = False
+    has_inference_pools: bool = False

@@ -1,0 +1,153 @@
+"""From a service and what is observed of it to what should be: objects, removals, replicas, status. The one entry.
+
+A spec that can't be served changes no object that exists: what served goes on, and status says why.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from pagefleet.api.resources import CONTROLLER_REVISIONS, REPLICA_SETS, Resource
+from pagefleet.api.v1alpha1 import InferenceService, InferenceServiceStatus
+from pagefleet.operator.plan.causes import SLOW_CREATION_S
+from pagefleet.operator.plan.controller_revision import render_controller_revision
+from pagefleet.operator.plan.disruption_budget import render_disruption_budget
+from pagefleet.operator.plan.engine_arguments import UnsupportedSpec, find_unsupported
+from pagefleet.operator.plan.inference_pool import render_inference_pool
+from pagefleet.operator.plan.intent import Intent
+from pagefleet.operator.plan.model_files import find_unreachable
+from pagefleet.operator.plan.names import revision_name
+from pagefleet.operator.plan.network_policy import render_network_policy
+from pagefleet.operator.plan.observed import Observed, ReplicaSetRecord
+from pagefleet.operator.plan.replica_set import render_replica_set
+from pagefleet.operator.plan.revision import Revision, choose_revision, stored_revision
+from pagefleet.operator.plan.rollout import Scale, decide_scale
+from pagefleet.operator.plan.service import render_service
+from pagefleet.operator.plan.service_account import render_service_account
+from pagefleet.operator.plan.service_monitor import render_service_monitor
+from pagefleet.operator.plan.settings import RenderSettings
+from pagefleet.operator.plan.status import Outlook, Verdict, make_status
+from pagefleet.operator.plan.template_patch import TemplatePatchError
+
+STARTING_RECHECK_S = 15.0
+"""While a replica starts, how long it takes is part of the status."""
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """An object that has done its work; `uid` keeps a namesake safe."""
+
+    resource: Resource
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What should be."""
+
+    objects: tuple[Intent, ...]
+    """In the order of their application."""
+    removals: tuple[Removal, ...]
+    scale: Scale | None
+    status: InferenceServiceStatus
+    requeue_after_s: float | None
+    """When time alone can change the plan; None where only an event can."""
+
+
+def plan(service: InferenceService, observed: Observed, settings: RenderSettings, now: datetime) -> Plan:
+    """Return the plan for one service at one moment."""
+    revision: Revision | None = None
+    try:
+        if refused := (*find_unsupported(service.spec), *filter(None, [find_unreachable(service.spec)])):
+            raise UnsupportedSpec(refused)
+        revision = choose_revision(service, observed.revisions, settings)
+        verdict = Verdict(message="the engine can do what the spec asks for")
+    except UnsupportedSpec as refusal:
+        verdict = Verdict("Unsupported", str(refusal), is_accepted=False)
+    except TemplatePatchError as refusal:
+        verdict = Verdict("InvalidTemplate", f"{refusal}.", is_accepted=False)
+    if broken := next((one for one in observed.failures if one.is_invalid and one.kind == REPLICA_SETS.kind), None):
+        message = f"the cluster refuses pods of this spec, most likely for spec.template: {broken.message}"
+        verdict = Verdict("InvalidTemplate", message, is_accepted=False)
+    ordered = _in_order(observed)
+    target = revision or _last_good(service, observed, ordered)
+    if target is None:
+        status = make_status(service, observed, Outlook(verdict, None, None), settings, now)
+        return Plan((), (), None, status, None)
+    scale = decide_scale(service.spec.replicas, target.revision, ordered, service.spec.rollout.strategy)
+    objects = _objects(service, observed, settings, target, scale)
+    outlook = Outlook(verdict, revision, scale if revision else None)
+    status = make_status(service, observed, outlook, settings, now)
+    return Plan(objects, _removals(service, observed, scale), scale, status, _recheck_s(observed))
+
+
+def _last_good(service: InferenceService, observed: Observed, ordered: tuple[ReplicaSetRecord, ...]) -> Revision | None:
+    """Return what a service with a refused spec goes on with: the revision that last was ready, else the newest."""
+    stored = {one.revision: one for one in observed.revisions}
+    running = [one.revision for one in ordered if one.revision in stored]
+    if not running:
+        return None
+    current = service.status.revisions.current
+    return stored_revision(stored[current if current in running else running[-1]])
+
+
+def _in_order(observed: Observed) -> tuple[ReplicaSetRecord, ...]:
+    numbers = {one.revision: one.number for one in observed.revisions}
+    present = (one for one in observed.replica_sets if not one.is_terminating)
+    return tuple(sorted(present, key=lambda one: (numbers.get(one.revision, 0), one.revision)))
+
+
+def _objects(
+    service: InferenceService, observed: Observed, settings: RenderSettings, target: Revision, scale: Scale
+) -> tuple[Intent, ...]:
+    """Return accounts and revisions first, since pods need the one and the other remembers what pods run."""
+    stored = {one.revision: one for one in observed.revisions}
+    pairs = [(target, scale.replicas[target.revision])]
+    pairs += [
+        (stored_revision(stored[name]), replicas)
+        for name, replicas in scale.replicas.items()
+        if name != target.revision and name in stored
+    ]
+    return (
+        render_service_account(service),
+        *(render_controller_revision(service, revision) for revision, _ in pairs),
+        *(render_replica_set(service, revision, replicas) for revision, replicas in pairs),
+        *_supporting(service, observed, settings)[1:],
+    )
+
+
+def _supporting(service: InferenceService, observed: Observed, settings: RenderSettings) -> tuple[Intent, ...]:
+    """Return what does not depend on a revision."""
+    objects = [
+        render_service_account(service),
+        render_service(service),
+        render_disruption_budget(service),
+        render_network_policy(service, settings),
+    ]
+    if observed.has_service_monitors:
+        objects.append(render_service_monitor(service))
+    if observed.has_inference_pools:
+        objects.append(render_inference_pool(service, settings))
+    return tuple(objects)
+
+
+def _removals(service: InferenceService, observed: Observed, scale: Scale) -> tuple[Removal, ...]:
+    """Return the ReplicaSets that are done with, and stored revisions that no ReplicaSet runs any more."""
+    target_and_kept = set(scale.replicas)
+    removals = []
+    for kind in (REPLICA_SETS, CONTROLLER_REVISIONS):
+        revisions = (
+            {one.revision for one in observed.replica_sets} & set(scale.finished)
+            if kind is REPLICA_SETS
+            else {one.revision for one in observed.revisions} - target_and_kept
+        )
+        for revision in sorted(revisions):
+            child = observed.children.get((kind.kind, revision_name(service.metadata.name, revision)))
+            if child and not child.is_terminating:
+                removals.append(Removal(kind, child.name, child.uid))
+    return tuple(removals)
+
+
+def _recheck_s(observed: Observed) -> float | None:
+    is_starting = any(not pod.is_ready and not pod.is_terminating for pod in observed.pods)
+    return min(STARTING_RECHECK_S, SLOW_CREATION_S) if is_starting else None

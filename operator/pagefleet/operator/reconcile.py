@@ -1,0 +1,270 @@
+"""Bring one service to where it should be: observe, plan, apply what differs, tell. Safe to repeat at any time."""
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from pydantic import ValidationError
+
+from pagefleet.api.client import KubernetesClient
+from pagefleet.api.client_errors import ApiError, Conflict, Invalid, NotFound
+from pagefleet.api.labels import OPERATOR_FIELD_MANAGER
+from pagefleet.api.resources import (
+    CONTROLLER_REVISIONS,
+    INFERENCE_POOLS,
+    INFERENCE_SERVICES,
+    REPLICA_SETS,
+    SERVICE_ACCOUNTS,
+    SERVICE_MONITORS,
+    SERVICES,
+    Resource,
+)
+from pagefleet.api.v1alpha1 import InferenceService
+from pagefleet.operator.engines import EngineWatch
+from pagefleet.operator.installed_schema import InstalledSchema
+from pagefleet.operator.metrics import OperatorMetrics
+from pagefleet.operator.nodes import NodeWatch
+from pagefleet.operator.plan.intent import Intent
+from pagefleet.operator.plan.invalid import invalid_status
+from pagefleet.operator.plan.observed import ApplyFailure, Observed
+from pagefleet.operator.plan.ownership import owns_all
+from pagefleet.operator.plan.planner import Plan, plan
+from pagefleet.operator.plan.settings import RenderSettings
+from pagefleet.operator.store import ServiceEntry, ServiceKey, Store
+
+JsonObject = dict[str, Any]
+
+REFUSED_RECHECK_S = 300.0
+"""Time after which a refused object is tried again: a quota or a policy of the cluster may have changed."""
+FIRST: tuple[frozenset[Resource], ...] = (
+    frozenset({SERVICE_ACCOUNTS, CONTROLLER_REVISIONS}),
+    frozenset({REPLICA_SETS}),
+)
+"""Waves: pods need their account, and a ReplicaSet must not exist without its stored revision. The rest follows."""
+
+logger = logging.getLogger(__name__)
+
+
+class NotApplied(Exception):
+    """Say which objects could not be written for now."""
+
+
+@dataclass(slots=True)
+class _Refusals:
+    """What the API server refused of one service, by object, with the hash of what was refused."""
+
+    by_object: dict[tuple[str, str], tuple[str, ApplyFailure, float]] = field(default_factory=dict)
+
+    def failures(self) -> tuple[ApplyFailure, ...]:
+        return tuple(failure for _, failure, _ in self.by_object.values())
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterFacts:
+    """What is true of the whole cluster."""
+
+    schema: InstalledSchema = field(default_factory=InstalledSchema)
+    optional: frozenset[Resource] = frozenset()
+    """Kinds of other projects that the cluster has."""
+
+
+class Reconciler:
+    """Reconcile services by key. One for a process; keys run side by side, one key never twice at once."""
+
+    def __init__(
+        self,
+        client: KubernetesClient,
+        store: Store,
+        settings: RenderSettings,
+        *,
+        engines: EngineWatch,
+        nodes: NodeWatch,
+        metrics: OperatorMetrics,
+        now: Callable[[], datetime],
+        clock: Callable[[], float],
+        request_service: Callable[[ServiceKey], None],
+    ) -> None:
+        self._client = client
+        self._store = store
+        self._settings = settings
+        self._engines = engines
+        self._nodes = nodes
+        self._metrics = metrics
+        self._now = now
+        self._clock = clock
+        self._request_service = request_service
+        self._refusals: dict[ServiceKey, _Refusals] = {}
+        self.facts = ClusterFacts()
+
+    async def reconcile(self, key: ServiceKey) -> float | None:
+        """Bring a service to its plan; return when to look again. Raises `NotApplied` to be tried again later."""
+        entry = self._store.find(key)
+        if entry is None or entry.text is None:
+            self._refusals.pop(key, None)
+            return None
+        if entry.needs_proof and not await self._still_exists(key, entry):
+            return None
+        raw = json.loads(entry.text)
+        if "deletionTimestamp" in raw["metadata"]:
+            return None  # the garbage collector has the rest
+        try:
+            service = InferenceService.from_manifest(raw)
+        except ValidationError as error:
+            await self._write_status(key, raw, invalid_status(raw, error, self._now()))
+            return None
+        planned = self._plan(key, entry, service)
+        failures = await self._apply(key, entry, service, planned)
+        for removal in planned.removals:
+            await self._remove(removal.resource, key, removal.name, removal.uid)
+        if failures:
+            planned = self._plan(key, entry, service)
+        await self._write_status(key, raw, planned.status.to_manifest())
+        if passing := [str(one.message) for one in failures if not one.is_invalid]:
+            raise NotApplied("; ".join(passing))
+        return REFUSED_RECHECK_S if failures else planned.requeue_after_s
+
+    async def _still_exists(self, key: ServiceKey, entry: ServiceEntry) -> bool:
+        """Ask the API server: making the objects of a deleted service anew would leave them to be collected again."""
+        entry.needs_proof = False
+        found = await self._client.list(INFERENCE_SERVICES, key.namespace, field_selector=f"metadata.name={key.name}")
+        if found.items and found.items[0]["metadata"]["uid"] == entry.uid:
+            return True
+        self._store.forget_service(key)
+        for item in found.items:  # made anew meanwhile
+            self._store.put(INFERENCE_SERVICES, item)
+        return bool(found.items)
+
+    async def apply_service(self, key: ServiceKey) -> float | None:
+        """Apply a service's Kubernetes Service, in the lane of those."""
+        entry = self._store.find(key)
+        if entry is None or entry.text is None:
+            return None
+        try:
+            service = InferenceService.from_manifest(json.loads(entry.text))
+        except ValidationError:
+            return None
+        intents = [one for one in self._plan(key, entry, service).objects if one.resource is SERVICES]
+        for intent in intents:
+            if await self._apply_one(key, entry, service, intent):
+                return REFUSED_RECHECK_S
+        return None
+
+    def _plan(self, key: ServiceKey, entry: ServiceEntry, service: InferenceService) -> Plan:
+        refusals = self._refusals.get(key)
+        pods = tuple(entry.pods[name] for name in sorted(entry.pods))
+        reports = ((pod.uid, self._engines.progress_of(pod.uid)) for pod in pods)
+        observed = Observed(
+            children=entry.children,
+            replica_sets=tuple(entry.replica_sets.values()),
+            pods=pods,
+            revisions=tuple(entry.revisions.values()),
+            progress={uid: report for uid, report in reports if report is not None},
+            accelerators=self._nodes.accelerators_of(service.spec.accelerator.resource),
+            failures=refusals.failures() if refusals else (),
+            has_service_monitors=SERVICE_MONITORS in self.facts.optional,
+            has_inference_pools=INFERENCE_POOLS in self.facts.optional,
+        )
+        return plan(service, observed, self._settings, self._now())
+
+    async def _apply(
+        self, key: ServiceKey, entry: ServiceEntry, service: InferenceService, planned: Plan
+    ) -> list[ApplyFailure]:
+        """Apply what differs, wave by wave; a wave that fails holds back those after it."""
+        self._forget_refusals(key, planned.objects)
+        todo = [one for one in planned.objects if _differs(entry, service, one)]
+        if any(one.resource is SERVICES for one in todo):
+            self._request_service(key)
+        todo = [one for one in todo if one.resource is not SERVICES]
+        waves = [[one for one in todo if one.resource in wave] for wave in FIRST]
+        waves.append([one for one in todo if not any(one.resource in wave for wave in FIRST)])
+        failures: list[ApplyFailure] = []
+        for wave in waves:
+            results = await asyncio.gather(*(self._apply_one(key, entry, service, one) for one in wave))
+            failures += [one for one in results if one]
+            if failures and wave is not waves[-1]:
+                break
+        return failures
+
+    async def _apply_one(
+        self, key: ServiceKey, entry: ServiceEntry, service: InferenceService, intent: Intent
+    ) -> ApplyFailure | None:
+        """Apply an object; return what the API server has against it."""
+        if not _differs(entry, service, intent):
+            return None
+        refusals = self._refusals.setdefault(key, _Refusals())
+        known = refusals.by_object.get(intent.id)
+        if known and known[1].is_invalid and known[0] == intent.hash and self._clock() - known[2] < REFUSED_RECHECK_S:
+            return known[1]
+        try:
+            # By force only over what is known to be ours: a namesake of somebody else's is not taken over.
+            is_ours = intent.id in entry.children
+            answer = await self._client.apply(intent.resource, intent.body, OPERATOR_FIELD_MANAGER, force=is_ours)
+        except ApiError as error:
+            failure = _failure(intent, error)
+            logger.info("%s: %s %s was refused: %s", key, intent.resource.kind, intent.name, error)
+            refusals.by_object[intent.id] = (intent.hash, failure, self._clock())
+            return failure
+        self._metrics.writes.labels(intent.resource.kind).inc()
+        refusals.by_object.pop(intent.id, None)
+        self._store.put(intent.resource, answer)
+        return None
+
+    def _forget_refusals(self, key: ServiceKey, objects: Iterable[Intent]) -> None:
+        """Forget refusals of what is no longer wanted."""
+        refusals = self._refusals.get(key)
+        if refusals:
+            wanted = {one.id: one.hash for one in objects}
+            refusals.by_object = {
+                place: known for place, known in refusals.by_object.items() if wanted.get(place) == known[0]
+            }
+
+    async def _remove(self, resource: Resource, key: ServiceKey, name: str, uid: str) -> None:
+        try:
+            await self._client.delete(resource, key.namespace, name, uid=uid)
+        except Conflict:
+            return  # a namesake has taken its place; its event comes
+        self._metrics.writes.labels(resource.kind).inc()
+
+    async def _write_status(self, key: ServiceKey, raw: JsonObject, status: JsonObject) -> None:
+        """Write a status that differs from the newest known one; the autoscaler's part is not ours."""
+        status = self.facts.schema.prune({name: part for name, part in status.items() if name != "autoscaling"})
+        entry = self._store.find(key)
+        newest = json.loads(entry.text) if entry and entry.text else raw
+        present = {name: part for name, part in (newest.get("status") or {}).items() if name != "autoscaling"}
+        if present == status or newest["metadata"]["uid"] != raw["metadata"]["uid"]:
+            return
+        metadata = {"name": key.name, "namespace": key.namespace, "uid": raw["metadata"]["uid"]}
+        try:
+            answer = await self._client.apply(
+                INFERENCE_SERVICES,
+                {"metadata": metadata, "status": status},
+                OPERATOR_FIELD_MANAGER,
+                subresource="status",
+            )
+        except (Conflict, NotFound):
+            return  # deleted, or made anew: its event comes
+        self._metrics.writes.labels(INFERENCE_SERVICES.kind).inc()
+        self._store.put(INFERENCE_SERVICES, answer)
+
+
+def _differs(entry: ServiceEntry, service: InferenceService, intent: Intent) -> bool:
+    """Tell whether an object is missing, was applied otherwise, or was edited since."""
+    child = entry.children.get(intent.id)
+    if child is None:
+        return True
+    if child.is_terminating:
+        return False  # its deletion comes first
+    is_owned = service.metadata.uid in child.owner_uids
+    return child.intent_hash != intent.hash or not is_owned or not owns_all(child.owned_fields, intent.body)
+
+
+def _failure(intent: Intent, error: ApiError) -> ApplyFailure:
+    kind, name = intent.id
+    if isinstance(error, Conflict):
+        message = f"{kind} {name} exists and is somebody else's ({error.message}); delete it, or rename the service"
+        return ApplyFailure(kind, name, is_invalid=True, message=message)
+    return ApplyFailure(kind, name, is_invalid=isinstance(error, Invalid), message=error.message)

@@ -1,0 +1,167 @@
+"""The real operator as a process of its own, against a real API server."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+from tests.cluster.cluster import Cluster
+
+Found = TypeVar("Found")
+JsonObject = dict[str, Any]
+
+START_S = 30.0
+KINDS = "replicasets,services,poddisruptionbudgets,networkpolicies,serviceaccounts,controllerrevisions,pods"
+"""All kinds of objects that a service has."""
+
+
+class OperatorProcess:
+    """One operator for one namespace; killed at the end of a `with` block."""
+
+    def __init__(self, cluster: Cluster, namespace: str, folder: Path, *, identity: str = "one", **env: str) -> None:
+        self.identity = identity
+        self._log = folder / f"operator-{identity}-{time.monotonic_ns()}.log"
+        command = [sys.executable, "-m", "pagefleet.cli", "operator", "run", "--namespace", namespace]
+        environment = {
+            **os.environ,
+            "PAGEFLEET_NAMESPACE": namespace,
+            "PAGEFLEET_POD_NAME": identity,
+            "PAGEFLEET_ENGINE_IMAGE": "registry.example/engine:1",
+            "PAGEFLEET_HTTP_PORT": "0",
+            **env,
+        }
+        with self._log.open("w") as log:
+            self._process = subprocess.Popen(
+                [*command, "--kubeconfig", str(cluster.kubeconfig)],
+                env=environment,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+    @property
+    def log(self) -> str:
+        """What it has said."""
+        return self._log.read_text()
+
+    @property
+    def is_leading(self) -> bool:
+        """Tell whether it has taken the lead."""
+        return "leading as" in self.log
+
+    @property
+    def process_id(self) -> int:
+        """Its process."""
+        return self._process.pid
+
+    def kill(self) -> None:
+        """End it without a word (SIGKILL)."""
+        self._process.kill()
+        self._process.wait()
+
+    def stop(self) -> int:
+        """Ask it to end (SIGTERM) and return its exit code."""
+        self._process.send_signal(signal.SIGTERM)
+        return self._process.wait(timeout=30)
+
+    def get(self, path: str) -> str:
+        """Ask its HTTP port."""
+        found = wait_for("its port is known", lambda: re.search(r"metrics on port (\d+)", self.log), START_S)
+        with urllib.request.urlopen(f"http://127.0.0.1:{found[1]}{path}", timeout=5) as answer:
+            return str(answer.read().decode())
+
+    def writes(self) -> float:
+        """Return how many objects it has written."""
+        return sum(
+            float(value)
+            for value in re.findall(r"^pagefleet_operator_writes_total\S* (\S+)$", self.get("/metrics"), re.M)
+        )
+
+
+def wait_for(what: str, find: Callable[[], Found | None], timeout_s: float = 20.0, pause_s: float = 0.1) -> Found:
+    """Return what `find` finds, once it is true; fail with `what` and the last finding after a time."""
+    end_s = time.monotonic() + timeout_s
+    while True:
+        found = find()
+        if found:
+            return found
+        if time.monotonic() > end_s:
+            raise AssertionError(f"not within {timeout_s:g} s: {what}; last: {found!r}")
+        time.sleep(pause_s)
+
+
+class Team:
+    """A namespace as its users see it."""
+
+    def __init__(self, cluster: Cluster, namespace: str) -> None:
+        self.cluster = cluster
+        self.namespace = namespace
+
+    def apply(self, name: str = "chat", uri: str = "hf://organisation/model", **spec: Any) -> None:
+        """Write an InferenceService as `kubectl apply` does."""
+        manifest = {
+            "apiVersion": "serving.pagefleet.io/v1alpha1",
+            "kind": "InferenceService",
+            "metadata": {"name": name},
+            "spec": {"model": {"uri": uri}, **spec},
+        }
+        self.kubectl("apply", "--server-side", "-f", "-", text=json.dumps(manifest))
+
+    def kubectl(self, *arguments: str, text: str | None = None) -> str:
+        """Run kubectl in the namespace."""
+        return self.cluster.kubectl("--namespace", self.namespace, *arguments, input=text).stdout
+
+    def objects(self, kinds: str = KINDS, selector: str = "serving.pagefleet.io/service") -> list[JsonObject]:
+        """Return the objects of some kinds that belong to services."""
+        found = json.loads(self.kubectl("get", kinds, "--selector", selector, "--output=json"))
+        items: list[JsonObject] = found["items"]
+        return items
+
+    def get(self, kind: str, name: str = "chat") -> JsonObject:
+        """Return one object."""
+        found: JsonObject = json.loads(self.kubectl("get", kind, name, "--output=json"))
+        return found
+
+    def status(self, name: str = "chat") -> JsonObject:
+        """Return a service's status."""
+        found: JsonObject = self.get("inferenceservice.serving.pagefleet.io", name).get("status") or {}
+        return found
+
+    def wait_status(self, what: str, holds: Callable[[JsonObject], bool], timeout_s: float = 20.0) -> JsonObject:
+        """Wait for a status of the service `chat`."""
+
+        def find() -> JsonObject | None:
+            status = self.status()
+            return status if holds(status) else None
+
+        try:
+            return wait_for(what, find, timeout_s)
+        except AssertionError as error:
+            raise AssertionError(f"{error}; status: {json.dumps(self.status())}") from None
+
+    def wait_ready(self, replicas: int = 1, timeout_s: float = 20.0) -> JsonObject:
+        """Wait until the present spec is wholly ready."""
+        generation = self.get("inferenceservice.serving.pagefleet.io")["metadata"]["generation"]
+        return self.wait_status(
+            f"{replicas} replicas are ready",
+            lambda status: (
+                status.get("phase") == "Ready"
+                and status.get("observedGeneration") == generation
+                and status.get("replicasText") == f"{replicas}/{replicas}"
+                and status["revisions"].get("current") == status["revisions"].get("updated")
+            ),
+            timeout_s,
+        )
