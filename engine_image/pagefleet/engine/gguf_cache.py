@@ -2,7 +2,7 @@
 
 The copy (config, tokenizer, float32 safetensors) is named by the file's sha256 and stays in the cache folder,
 `$PAGEFLEET_CACHE` or `~/.cache/pagefleet`. The core makes it (`gguf_conversion`); the API process only looks for it,
-and so stays free of torch.
+and so stays free of torch. An image or a volume may bring the copy beside the file itself: that one is taken first.
 """
 
 import hashlib
@@ -28,11 +28,14 @@ def cached_conversion(source: ModelSource) -> ModelSource | None:
     if not is_convertible(source):
         return None
     folder = conversion_folder(source)
-    return ModelSource(folder, is_quantized=True) if (folder / "config.json").is_file() else None
+    for candidate in (source.folder / folder.name, folder):
+        if (candidate / "config.json").is_file():
+            return ModelSource(candidate, is_quantized=True)
+    return None
 
 
 def conversion_folder(source: ModelSource) -> Path:
-    """Return where the copy of a GGUF file belongs."""
+    """Return where the copy of a GGUF file belongs when it is made here."""
     with source.path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     base = Path(os.environ.get("PAGEFLEET_CACHE") or Path.home() / ".cache" / "pagefleet")
