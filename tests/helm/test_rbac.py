@@ -1,0 +1,122 @@
+"""The rights that the chart grants are those that the operator uses: the API server's audit log has the last word."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from pagefleet.api.labels import SERVICE_LABEL
+from tests.cluster.cluster import Cluster
+from tests.helm.chart import CHART, Object, objects
+
+Right = tuple[str, str, str]
+"""Verb, API group, resource with its subresource."""
+
+UNSEEN: dict[Right, str] = {
+    (
+        "update",
+        "serving.pagefleet.io",
+        "inferenceservices/finalizers",
+    ): "judged by an admission plugin, not by a request",
+}
+"""Rights that no request shows, each with its reason."""
+
+SERVICE = """
+apiVersion: serving.pagefleet.io/v1alpha1
+kind: InferenceService
+metadata: {{name: chat}}
+spec:
+  model: {{uri: "hf://example/chat"}}
+  engine: {{maxNumSeqs: {sequences}}}
+"""
+
+
+def granted(rendered: list[Object]) -> set[Right]:
+    """Return every right of the roles of a rendering."""
+    rules = [rule for document in rendered if document["kind"] in ("Role", "ClusterRole") for rule in document["rules"]]
+    return {
+        (verb, group, resource)
+        for rule in rules
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+
+
+def used(audit_log: Path, user: str) -> tuple[set[Right], list[str]]:
+    """Return the rights that a user's requests took, and those that were refused."""
+    rights: set[Right] = set()
+    refused = []
+    for line in audit_log.read_text().splitlines():
+        event = json.loads(line)
+        target = event.get("objectRef")
+        if event["user"]["username"] != user or not target or "resource" not in target:
+            continue
+        resource = "/".join(filter(None, (target["resource"], target.get("subresource"))))
+        code = event["responseStatus"]["code"]
+        if code == 403:
+            refused.append(f"{event['verb']} {resource}")
+            continue
+        rights.add((event["verb"], target.get("apiGroup", ""), resource))
+        if event["verb"] == "patch" and code == 201:  # server-side apply of a new object takes both
+            rights.add(("create", target.get("apiGroup", ""), resource))
+    return rights, refused
+
+
+@contextmanager
+def operator(cluster: Cluster, namespace: str, account: str) -> Iterator[subprocess.Popen[str]]:
+    """Run the operator on this machine as the chart's account."""
+    kubeconfig = cluster.account_kubeconfig(namespace, account)
+    environment = {**os.environ, "PAGEFLEET_NAMESPACE": namespace, "PAGEFLEET_ENGINE_IMAGE": "localhost/engine:1"}
+    command = [sys.executable, "-m", "pagefleet.cli", "operator", "run", f"--kubeconfig={kubeconfig}", "--http-port=0"]
+    process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.communicate(timeout=30)
+
+
+def wait_until(holds: Callable[[], bool], timeout_s: float) -> bool:
+    """Wait for a condition, and tell whether it came true."""
+    end_s = time.monotonic() + timeout_s
+    while not (came_true := holds()) and time.monotonic() < end_s:
+        time.sleep(0.25)
+    return came_true
+
+
+def test_the_operator_uses_what_it_is_granted_and_nothing_else(api_cluster: Cluster) -> None:
+    optional_kinds = str(Path(__file__).parent / "optional_kinds.yaml")
+    with api_cluster.fake_nodes(1, prefix="rbac"), api_cluster.namespace("rbac") as namespace:
+        where, user = f"--namespace={namespace}", f"system:serviceaccount:{namespace}:fleet-pagefleet"
+
+        def revisions() -> list[str]:
+            selector = f"--selector={SERVICE_LABEL}=chat"
+            return api_cluster.kubectl("get", "controllerrevision", where, selector, "--output=name").stdout.split()
+
+        api_cluster.kubectl("apply", "-f", optional_kinds)
+        api_cluster.kubectl("wait", "--for=condition=Established", "-f", optional_kinds, "--timeout=30s")
+        api_cluster.helm("install", "fleet", str(CHART), where, "--set=operator.replicas=0", "--take-ownership")
+        try:
+            # The API server learns of new roles a moment later, and the operator looks at kinds once, at its start.
+            can_list = ("auth", "can-i", "list", "inferencepools.inference.networking.k8s.io", f"--as={user}")
+            assert wait_until(lambda: api_cluster.kubectl(*can_list, check=False).returncode == 0, 30)
+            rights = granted(objects(api_cluster.helm("get", "manifest", "fleet", where).stdout))
+            with operator(api_cluster, namespace, "fleet-pagefleet"):
+                for sequences in (8, 16):  # the second makes a revision, and the first one's objects go
+                    api_cluster.kubectl("apply", where, "-f", "-", input=SERVICE.format(sequences=sequences))
+                    api_cluster.kubectl("wait", "--for=condition=Ready", "pf/chat", where, "--timeout=60s")
+                assert wait_until(lambda: len(revisions()) == 1, 60), "the first revision stays"
+                wait_until(lambda: rights <= used(api_cluster.audit_log, user)[0] | {*UNSEEN}, 10)
+        finally:
+            api_cluster.kubectl("delete", "pf", "--all", where)
+            api_cluster.helm("uninstall", "fleet", where, "--wait")
+            api_cluster.kubectl("delete", "-f", optional_kinds)
+        seen, refused = used(api_cluster.audit_log, user)
+    assert refused == []
+    assert sorted(seen - rights) == []
+    assert sorted(rights - seen - {*UNSEEN}) == []
