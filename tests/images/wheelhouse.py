@@ -52,7 +52,9 @@ def wheelhouse(image: Image, *, cuda: bool = False) -> Path:
 
 def _download(folder: Path, wanted: list[str]) -> None:
     machine = platform.machine()
-    platforms = [f"manylinux_2_28_{machine}", f"manylinux2014_{machine}", f"manylinux_2_17_{machine}"]
+    # pip takes a platform by its name alone, without the older ones that it includes; NVIDIA's wheels are of 2.27.
+    platforms = [f"manylinux_2_{minor}_{machine}" for minor in range(28, 4, -1)]
+    platforms += [f"manylinux2014_{machine}", f"manylinux2010_{machine}", f"manylinux1_{machine}"]
     tags = [f"--platform={name}" for name in platforms] + [f"--abi={abi}" for abi in (_ABI, "abi3", "none")]
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--only-binary=:all:", "--dest", str(folder)]
     command += ["--implementation=cp", f"--python-version={PYTHON_VERSION}", *tags]
