@@ -4,6 +4,7 @@ import json
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -158,3 +159,28 @@ async def test_outside_a_pod(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     with pytest.raises(ApiError, match="this pod's service account gives no access to a cluster: Service host"):
         await KubernetesClient.connect(None, "test/1")
+
+
+async def test_a_password_in_netrc_is_not_sent_beside_the_token(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "netrc").write_text("machine 127.0.0.1 login somebody password secret\n")
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    async with playing(Reply()) as script, connected(tmp_path, script) as client:
+        assert await client.get(PODS, "team", "a") == OBJECT
+    assert script.requests[0][2]["authorization"] == "Bearer t"
+
+
+async def test_the_proxy_of_the_environment_is_used_unless_it_excepts_the_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with playing(Reply(), Reply()) as proxy:
+        monkeypatch.setenv("http_proxy", proxy.url)
+        elsewhere = replace(proxy, url="http://api.example:6443")
+        async with connected(tmp_path, elsewhere) as client:
+            assert await client.get(PODS, "team", "a") == OBJECT
+        assert proxy.requests[0][1] == "http://api.example:6443/api/v1/namespaces/team/pods/a"
+        monkeypatch.setenv("no_proxy", "127.0.0.1")
+        async with playing(Reply()) as direct, connected(tmp_path, direct) as client:
+            assert await client.get(PODS, "team", "a") == OBJECT
+        assert len(proxy.requests) == 1

@@ -12,6 +12,8 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Self
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 from kubernetes.aio import client as kubernetes_client
@@ -76,6 +78,10 @@ class Connection:
             await _log_in(configuration, kubeconfig)
 
         await log_in()
+        # By default each request asks a thread for a password in ~/.netrc, a hand-over for the interpreter's lock in
+        # both directions. All else that trusting the environment means is the proxy.
+        configuration.client_session_kwargs = {"trust_env": False}
+        configuration.proxy = configuration.proxy or _proxy_for(configuration.host)
         api = kubernetes_client.ApiClient(configuration)
         api.user_agent = user_agent
         return cls(api, log_in_again=log_in, retry=retry, timeout_s=timeout_s)
@@ -149,6 +155,14 @@ async def _log_in(configuration: kubernetes_client.Configuration, kubeconfig: st
         source = f"the kubeconfig {kubeconfig}" if kubeconfig is not None else "this pod's service account"
         words = " ".join(f"{error}".split())
         raise ApiError(0, "NoCredentials", f"{source} gives no access to a cluster: {words}") from error
+
+
+def _proxy_for(url: str) -> str | None:
+    """Return the proxy that the environment names for a URL (HTTPS_PROXY, NO_PROXY), as kubectl does."""
+    parts = urlsplit(url)
+    if proxy_bypass(parts.netloc):
+        return None
+    return getproxies().get(parts.scheme)
 
 
 def _seconds(retry_after: str | None) -> float | None:
