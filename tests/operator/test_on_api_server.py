@@ -1,6 +1,7 @@
 """The operator on a real API server, scheduler and garbage collector; pods run on fake nodes."""
 
 import json
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -164,6 +165,9 @@ def test_a_namesake_of_somebody_else_is_not_taken_over(team: Team, operator: Ope
     status = team.wait_status("a refusal", lambda status: status.get("reason") == "ServiceRefused", 20)
     assert "rename the service" in status["message"]
     assert team.get("service")["spec"]["ports"][0]["port"] == 80
+    looks = _looks(operator)
+    time.sleep(3)
+    assert _looks(operator) - looks < 5, "what was refused for good is not tried again and again"
     team.kubectl("delete", "service", "chat")
 
 
@@ -192,6 +196,11 @@ def test_nothing_is_written_at_rest_nor_after_a_restart(
         assert (second.writes(), _versions(team)) == (0, versions)
         memory = int((Path("/proc") / str(second.process_id) / "statm").read_text().split()[1]) * 4096
         measured(f"operator with 2 services: {memory / 2**20:.0f} MiB resident")
+
+
+def _looks(operator: OperatorProcess) -> float:
+    count = re.search(r"^pagefleet_operator_reconcile_seconds_count (\S+)$", operator.get("/metrics"), re.M)
+    return float(count[1]) if count else 0.0
 
 
 def _versions(team: Team) -> dict[str, Any]:

@@ -25,6 +25,8 @@ JsonObject = dict[str, Any]
 
 RESYNC_SPREAD_S = 30.0
 """A resync looks at services one after another over this time instead of all at once."""
+BUSY_COALESCE = 4
+"""How much longer events of children are collected while all workers are busy."""
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +60,9 @@ class Controller:
             metrics=metrics,
             now=lambda: datetime.now(UTC),
             clock=time.monotonic,
-            request_service=lambda key: self._lane.add(key),
+            request_rest=lambda key: self._lane.add(key),
+            on_refusal=lambda key: self._queue.add(key),  # it belongs into the status
+            is_busy=lambda: self._queue.is_full,
         )
         self._queue: WorkQueue[ServiceKey] = WorkQueue(
             self.reconciler.reconcile,
@@ -68,7 +72,7 @@ class Controller:
             on_done=metrics.observe_reconcile,
         )
         self._lane: WorkQueue[ServiceKey] = WorkQueue(
-            self._apply_service, workers=settings.service_workers, clock=time.monotonic, dice=dice
+            self.reconciler.apply_rest, workers=settings.rest_workers, clock=time.monotonic, dice=dice
         )
         self._relisted = asyncio.Event()
 
@@ -125,7 +129,7 @@ class Controller:
             self._relisted.set()
         key = self.store.drop(resource, item) if kind == "DELETED" else self.store.put(resource, item)
         if key is not None:
-            self._queue.add(key, 0.0 if resource is INFERENCE_SERVICES else self._settings.coalesce_s)
+            self._queue.add(key, 0.0 if resource is INFERENCE_SERVICES else self._coalesce_s())
 
     def refresh_metrics(self, *, is_leading: bool) -> None:
         """Set the gauges."""
@@ -134,11 +138,9 @@ class Controller:
         self._metrics.queue_depth.set(len(self._queue) + len(self._lane))
         self._metrics.queue_age_s.set(self.oldest_s)
 
-    async def _apply_service(self, key: ServiceKey) -> float | None:
-        after_s = await self.reconciler.apply_service(key)
-        if after_s is not None:
-            self._queue.add(key)  # the refusal belongs into the status
-        return after_s
+    def _coalesce_s(self) -> float:
+        """Collect for longer while all workers are busy: new services go before news of those that have replicas."""
+        return self._settings.coalesce_s * (BUSY_COALESCE if self._queue.is_full else 1)
 
     def _on_pod(self, key: ServiceKey, pod: PodRecord, is_gone: bool) -> None:
         self._engines.update(key, pod, is_gone)

@@ -17,8 +17,10 @@ logger = logging.getLogger(__name__)
 
 MOST_AT_ONCE = 32
 """Questions in flight: a burst of starts must not fill the process with sockets."""
-MOST_LATE_QUESTIONS = 3
+MOST_LATE_QUESTIONS = 2
 """A pod that is ready and does not answer can't be reached from here, and need not be."""
+LONGEST_PAUSE_S = 8.0
+"""Bound of the time between questions to an engine that does not answer; doubled from one question to the next."""
 TIMEOUT_S = 2.0
 """An engine that is busy loading answers in milliseconds; one behind a network policy never does."""
 
@@ -31,6 +33,10 @@ class _Watched:
     changed_s: float = 0.0
     late_questions: int = 0
     """Questions since the pod is ready."""
+    unanswered: int = 0
+    """Questions since the last answer."""
+    next_s: float = 0.0
+    """When to ask again."""
 
 
 class EngineWatch:
@@ -67,7 +73,8 @@ class EngineWatch:
         connector = aiohttp.TCPConnector(limit=MOST_AT_ONCE, force_close=True)
         async with aiohttp.ClientSession(timeout=timeout, connector=connector) as session:
             while True:
-                waiting = [one for one in self._watched.values() if _is_worth_asking(one)]
+                now_s = self._clock()
+                waiting = [one for one in self._watched.values() if one.next_s <= now_s and _is_worth_asking(one)]
                 if waiting:
                     await asyncio.gather(*(self._ask(session, one) for one in waiting))
                 await asyncio.sleep(self._poll_s)
@@ -81,7 +88,11 @@ class EngineWatch:
                 report = CapacityReport.model_validate_json(await response.read())
         except (aiohttp.ClientError, TimeoutError, OSError, ValidationError) as error:
             logger.debug("%s did not answer: %s", watched.pod.name, error)
+            watched.unanswered += 1
+            pause_s = min(LONGEST_PAUSE_S, self._poll_s * 2.0 ** (watched.unanswered - 1))
+            watched.next_s = self._clock() + pause_s - self._poll_s / 2  # the round that comes next to it
             return
+        watched.unanswered = 0
         before, watched.report = watched.report, report
         if before is None or _said(before) != _said(report):
             watched.changed_s = self._clock()

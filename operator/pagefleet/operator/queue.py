@@ -147,6 +147,11 @@ class WorkQueue(Generic[Key]):
         return self.oldest_s == 0.0 and not self._keys.working
 
     @property
+    def is_full(self) -> bool:
+        """Tell whether every worker works."""
+        return len(self._keys.working) >= self._workers
+
+    @property
     def oldest_s(self) -> float:
         """Seconds that the most neglected key has waited."""
         return self._keys.oldest_s(self._clock())
@@ -165,7 +170,7 @@ class WorkQueue(Generic[Key]):
         async with asyncio.TaskGroup() as group:
             while True:
                 self._changed.clear()
-                while len(self._keys.working) < self._workers and (key := self._keys.take(self._clock())) is not None:
+                while not self.is_full and (key := self._keys.take(self._clock())) is not None:
                     group.create_task(self._handle(key))
                 await self._wait()
 
@@ -184,8 +189,7 @@ class WorkQueue(Generic[Key]):
 
     async def _wait(self) -> None:
         """Sleep until a key is due and may be taken, or until something was added or done."""
-        is_full = len(self._keys.working) >= self._workers
-        due_s = None if is_full else self._keys.next_due_s()
+        due_s = None if self.is_full else self._keys.next_due_s()
         try:
             async with asyncio.timeout(None if due_s is None else max(0.0, due_s - self._clock())):
                 await self._changed.wait()

@@ -20,7 +20,6 @@ from pagefleet.api.resources import (
     REPLICA_SETS,
     SERVICE_ACCOUNTS,
     SERVICE_MONITORS,
-    SERVICES,
     Resource,
 )
 from pagefleet.api.v1alpha1 import InferenceService
@@ -38,13 +37,13 @@ from pagefleet.operator.store import ServiceEntry, ServiceKey, Store
 
 JsonObject = dict[str, Any]
 
+BUSY_STATUS_S = 2.0
+"""Longest time that the first status of a service waits while others have no ReplicaSet yet."""
 REFUSED_RECHECK_S = 300.0
 """Time after which a refused object is tried again: a quota or a policy of the cluster may have changed."""
-FIRST: tuple[frozenset[Resource], ...] = (
-    frozenset({SERVICE_ACCOUNTS, CONTROLLER_REVISIONS}),
-    frozenset({REPLICA_SETS}),
-)
-"""Waves: pods need their account, and a ReplicaSet must not exist without its stored revision. The rest follows."""
+FIRST: frozenset[Resource] = frozenset({SERVICE_ACCOUNTS, CONTROLLER_REVISIONS, REPLICA_SETS})
+"""What replicas need to start, sent at once: the API server waits for an account that is a moment late, and a revision
+that a crash kept from being stored is rendered anew. The rest follows in a lane of its own."""
 
 logger = logging.getLogger(__name__)
 
@@ -86,7 +85,9 @@ class Reconciler:
         metrics: OperatorMetrics,
         now: Callable[[], datetime],
         clock: Callable[[], float],
-        request_service: Callable[[ServiceKey], None],
+        request_rest: Callable[[ServiceKey], None],
+        on_refusal: Callable[[ServiceKey], None],
+        is_busy: Callable[[], bool],
     ) -> None:
         self._client = client
         self._store = store
@@ -96,7 +97,11 @@ class Reconciler:
         self._metrics = metrics
         self._now = now
         self._clock = clock
-        self._request_service = request_service
+        self._request_rest = request_rest
+        self._on_refusal = on_refusal
+        self._is_busy = is_busy
+        self._rest: dict[ServiceKey, tuple[InferenceService, list[Intent]]] = {}
+        """What the lane has to apply, as last planned."""
         self._refusals: dict[ServiceKey, _Refusals] = {}
         self.facts = ClusterFacts()
 
@@ -105,6 +110,7 @@ class Reconciler:
         entry = self._store.find(key)
         if entry is None or entry.text is None:
             self._refusals.pop(key, None)
+            self._rest.pop(key, None)
             return None
         if entry.needs_proof and not await self._still_exists(key, entry):
             return None
@@ -122,6 +128,8 @@ class Reconciler:
             await self._remove(removal.resource, key, removal.name, removal.uid)
         if failures:
             planned = self._plan(key, entry, service)
+        elif not entry.pods and service.status.phase is None and self._is_busy():
+            return BUSY_STATUS_S  # with the news of its pods, most likely
         await self._write_status(key, raw, planned.status.to_manifest())
         if passing := [str(one.message) for one in failures if not one.is_invalid]:
             raise NotApplied("; ".join(passing))
@@ -138,23 +146,23 @@ class Reconciler:
             self._store.put(INFERENCE_SERVICES, item)
         return bool(found.items)
 
-    async def apply_service(self, key: ServiceKey) -> float | None:
-        """Apply a service's Kubernetes Service, in the lane of those."""
+    async def apply_rest(self, key: ServiceKey) -> float | None:
+        """Apply what no replica waits for; return when to look again. Raises `NotApplied` to be tried again later."""
         entry = self._store.find(key)
-        if entry is None or entry.text is None:
+        service, intents = self._rest.pop(key, (None, []))
+        if entry is None or service is None or service.metadata.uid != entry.uid:
             return None
-        try:
-            service = InferenceService.from_manifest(json.loads(entry.text))
-        except ValidationError:
-            return None
-        intents = [one for one in self._plan(key, entry, service).objects if one.resource is SERVICES]
-        for intent in intents:
-            if await self._apply_one(key, entry, service, intent):
-                return REFUSED_RECHECK_S
-        return None
+        before = self._failures(key)
+        results = await asyncio.gather(*(self._apply_one(key, entry, service, one) for one in intents))
+        failures = [one for one in results if one]
+        if self._failures(key) != before:
+            self._on_refusal(key)
+        if passing := [str(one.message) for one in failures if not one.is_invalid]:
+            self._rest.setdefault(key, (service, intents))
+            raise NotApplied("; ".join(passing))
+        return REFUSED_RECHECK_S if failures else None
 
     def _plan(self, key: ServiceKey, entry: ServiceEntry, service: InferenceService) -> Plan:
-        refusals = self._refusals.get(key)
         pods = tuple(entry.pods[name] for name in sorted(entry.pods))
         reports = ((pod.uid, self._engines.progress_of(pod.uid)) for pod in pods)
         observed = Observed(
@@ -164,7 +172,7 @@ class Reconciler:
             revisions=tuple(entry.revisions.values()),
             progress={uid: report for uid, report in reports if report is not None},
             accelerators=self._nodes.accelerators_of(service.spec.accelerator.resource),
-            failures=refusals.failures() if refusals else (),
+            failures=self._failures(key),
             has_service_monitors=SERVICE_MONITORS in self.facts.optional,
             has_inference_pools=INFERENCE_POOLS in self.facts.optional,
         )
@@ -173,20 +181,18 @@ class Reconciler:
     async def _apply(
         self, key: ServiceKey, entry: ServiceEntry, service: InferenceService, planned: Plan
     ) -> list[ApplyFailure]:
-        """Apply what differs, wave by wave; a wave that fails holds back those after it."""
+        """Apply what differs of what replicas need, and have the lane do the rest; return what was refused."""
         self._forget_refusals(key, planned.objects)
         todo = [one for one in planned.objects if _differs(entry, service, one)]
-        if any(one.resource is SERVICES for one in todo):
-            self._request_service(key)
-        todo = [one for one in todo if one.resource is not SERVICES]
-        waves = [[one for one in todo if one.resource in wave] for wave in FIRST]
-        waves.append([one for one in todo if not any(one.resource in wave for wave in FIRST)])
-        failures: list[ApplyFailure] = []
-        for wave in waves:
-            results = await asyncio.gather(*(self._apply_one(key, entry, service, one) for one in wave))
-            failures += [one for one in results if one]
-            if failures and wave is not waves[-1]:
-                break
+        results = await asyncio.gather(
+            *(self._apply_one(key, entry, service, one) for one in todo if one.resource in FIRST)
+        )
+        failures = [one for one in results if one]
+        rest = [one for one in todo if one.resource not in FIRST and not self._known_refusal(key, one)]
+        self._rest.pop(key, None)
+        if rest and not failures:
+            self._rest[key] = service, rest
+            self._request_rest(key)
         return failures
 
     async def _apply_one(
@@ -195,10 +201,9 @@ class Reconciler:
         """Apply an object; return what the API server has against it."""
         if not _differs(entry, service, intent):
             return None
+        if known := self._known_refusal(key, intent):
+            return known
         refusals = self._refusals.setdefault(key, _Refusals())
-        known = refusals.by_object.get(intent.id)
-        if known and known[1].is_invalid and known[0] == intent.hash and self._clock() - known[2] < REFUSED_RECHECK_S:
-            return known[1]
         try:
             # By force only over what is known to be ours: a namesake of somebody else's is not taken over.
             is_ours = intent.id in entry.children
@@ -212,6 +217,18 @@ class Reconciler:
         refusals.by_object.pop(intent.id, None)
         self._store.put(intent.resource, answer)
         return None
+
+    def _known_refusal(self, key: ServiceKey, intent: Intent) -> ApplyFailure | None:
+        """Return what the API server had against just this intent, while there is no sense in asking again."""
+        refusals = self._refusals.get(key)
+        known = refusals.by_object.get(intent.id) if refusals else None
+        if known and known[1].is_invalid and known[0] == intent.hash and self._clock() - known[2] < REFUSED_RECHECK_S:
+            return known[1]
+        return None
+
+    def _failures(self, key: ServiceKey) -> tuple[ApplyFailure, ...]:
+        refusals = self._refusals.get(key)
+        return refusals.failures() if refusals else ()
 
     def _forget_refusals(self, key: ServiceKey, objects: Iterable[Intent]) -> None:
         """Forget refusals of what is no longer wanted."""

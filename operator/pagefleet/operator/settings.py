@@ -35,9 +35,9 @@ class OperatorSettings:
     """Port of health and metrics; 0 takes any free one."""
     workers: int = 16
     """Services worked on at once: each waits for the API server most of the time."""
-    service_workers: int = 2
-    """Kubernetes Services created at once: the API server makes cluster addresses one after another, and more callers
-    only hold up everything else."""
+    rest_workers: int = 2
+    """Services whose objects beside the replicas are applied at once: the API server makes cluster addresses one after
+    another, and more callers only hold up everything else."""
     coalesce_s: float = 0.5
     """Time for which events of pods are collected before a service is looked at: a start brings many."""
     resync_s: float = 600.0
