@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# Two workers wait for clusters most of the time, see tests/support/work_groups.py.
+TEST_WORKERS ?= 3
 PACKAGES := crds operator engine_image
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
@@ -26,8 +28,8 @@ $(STAMP): pyproject.toml constraints.txt
 play: $(STAMP) ## serve examples/quickstart.yaml, ask a question and keep serving (ONCE=1 exits after the answer)
 	@$(BIN)/pagefleet play examples/quickstart.yaml --ask "What is the capital of France?" $(if $(ONCE),,--stay)
 
-test: $(STAMP) ## run every test that this machine can hold
-	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+test: $(STAMP) ## run every test that this machine can hold, side by side (TEST_WORKERS=0 one after another)
+	@$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadscope --no-loadscope-reorder $(PYTEST_ARGS)
 
 images: $(STAMP) ## build the images without a Docker daemon, as root (IMAGES="operator engine demo cuda", default all but cuda)
 	@$(BIN)/python -m tests.images $(IMAGES)

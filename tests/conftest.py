@@ -1,16 +1,17 @@
 """Fixtures for all tests, the measured numbers at the end of a run, and `--no-avoidable-skip`."""
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 
 import pytest
+from xdist.remote import Producer
 
 from tests.cluster.fixtures import api_cluster, node_cluster, pytest_collection_finish
 from tests.support.models import UNAVAILABLE
+from tests.support.work_groups import GroupScheduling, order_tests
 
 __all__ = ["api_cluster", "node_cluster", "pytest_collection_finish"]
 
-MEASURED = pytest.StashKey[list[str]]()
-SKIPS = pytest.StashKey[list[str]]()
+MEASURED = "measured"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -22,36 +23,48 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.stash[MEASURED] = []
-    config.stash[SKIPS] = []
+    config.pluginmanager.register(Harvest(config))
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    report = yield
-    if report.skipped and UNAVAILABLE not in str(report.longrepr):
-        item.config.stash[SKIPS].append(report.nodeid)
-    return report
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    order_tests(items)
 
 
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    if session.config.stash[SKIPS] and session.config.getoption("--no-avoidable-skip"):
-        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> GroupScheduling:
+    return GroupScheduling(config, log)
 
 
 @pytest.fixture
 def measured(request: pytest.FixtureRequest) -> Callable[[str], None]:
     """Take a line with a measured number; all of them are printed after the run."""
-    return request.config.stash[MEASURED].append
+    return lambda line: request.node.user_properties.append((MEASURED, line))
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    if config.stash[SKIPS] and config.getoption("--no-avoidable-skip"):
-        terminalreporter.section("skipped although it could have run", red=True)
-        for name in config.stash[SKIPS]:
-            terminalreporter.write_line(name)
-    lines = config.stash[MEASURED]
-    if lines:
-        terminalreporter.section("measured")
-        for line in lines:
-            terminalreporter.write_line(line)
+class Harvest:
+    """Collect from reports, which workers send, what is printed at the end."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._forbids_skips = bool(config.getoption("--no-avoidable-skip"))
+        self._lines: list[str] = []
+        self._skips: list[str] = []
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.skipped and UNAVAILABLE not in str(report.longrepr):
+            self._skips.append(report.nodeid)
+        if report.when == "teardown":
+            self._lines += [str(line) for name, line in report.user_properties if name == MEASURED]
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if self._skips and self._forbids_skips:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        if self._skips and self._forbids_skips:
+            terminalreporter.section("skipped although it could have run", red=True)
+            for name in self._skips:
+                terminalreporter.write_line(name)
+        if self._lines:
+            terminalreporter.section("measured")
+            for line in self._lines:
+                terminalreporter.write_line(line)

@@ -179,7 +179,8 @@ async def test_a_list_in_chunks(client: KubernetesClient, namespace: str, monkey
 
 
 async def test_a_container_that_has_not_started_has_no_log(client: KubernetesClient, namespace: str) -> None:
-    pod = {"metadata": {"name": "p", "namespace": namespace}, "spec": {"containers": [{"name": "c", "image": "x"}]}}
+    spec = {"containers": [{"name": "c", "image": "x"}], "nodeSelector": {"no-such": "node"}}
+    pod = {"metadata": {"name": "p", "namespace": namespace}, "spec": spec}
     await client.create(PODS, pod)
     assert not await client.logs(namespace, "p")
     assert not await client.logs(namespace, "p", container="c", previous=True)

@@ -1,0 +1,55 @@
+"""Which tests share a worker when they run side by side (`pytest -n`): a cluster is expensive, a model's server is too.
+
+Tests of clusters wait most of the time, so two workers hold one cluster each while a third computes. The groups go by
+path, because the process that hands out the tests knows no more of them.
+"""
+
+import pytest
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
+
+NODES, API = "nodes", "api"
+ORDER = (NODES, API)
+"""The longest groups, which begin first."""
+GROUPS = {
+    "tests/cluster/test_api_tier.py": API,
+    "tests/cluster/": NODES,
+    "tests/e2e/test_on_kubernetes.py": NODES,
+    "tests/helm/test_release.py": NODES,
+    "tests/images/": NODES,
+    "tests/api/": API,
+    "tests/crds/": API,
+    "tests/helm/": API,
+    "tests/operator/": API,
+}
+"""Group by beginning of the path; the first that fits counts. All other tests stay together by file."""
+CLUSTERS = {"node_cluster", "api_cluster"}
+"""Fixtures that start one."""
+
+
+class GroupScheduling(LoadScopeScheduling):  # type: ignore[misc] # it has no types
+    """Give each group to one worker."""
+
+    def __init__(self, config: pytest.Config, log: Producer | None = None) -> None:
+        super().__init__(config, log)
+
+    def _split_scope(self, nodeid: str) -> str:
+        return group_of(nodeid)
+
+
+def group_of(nodeid: str) -> str:
+    """Return the group of a test."""
+    path = nodeid.split("::", 1)[0]
+    return next((group for prefix, group in GROUPS.items() if path.startswith(prefix)), path)
+
+
+def order_tests(items: list[pytest.Item]) -> None:
+    """Bring tests into an order that keeps every worker busy; raises UsageError where a group does not fit a test."""
+    for item in items:
+        if CLUSTERS & {*getattr(item, "fixturenames", ())} and group_of(item.nodeid) not in ORDER:
+            raise pytest.UsageError(f"{item.nodeid} uses a cluster: give its path a group in {__name__}.GROUPS")
+    items.sort(key=lambda item: _rank(group_of(item.nodeid)))
+
+
+def _rank(group: str) -> int:
+    return ORDER.index(group) if group in ORDER else len(ORDER)
