@@ -39,7 +39,12 @@ class AttentionShape:
     cache_dtype: torch.dtype
     device: torch.device
     layer_attention: tuple[LayerAttention, ...] = ()
-    """One entry per layer where layers differ from Llama's; empty when none does."""
+    """One entry per layer; empty when all attend as Llama's do."""
+
+    @property
+    def has_plain_layers(self) -> bool:
+        """Tell whether every layer attends as Llama's do, so that a back end needs neither windows nor caps."""
+        return all(options == LayerAttention() for options in self.layer_attention)
 
     def attention_of(self, layer: int) -> LayerAttention:
         """Return how a layer attends."""
