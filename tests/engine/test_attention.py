@@ -7,7 +7,7 @@ import torch
 from pagefleet.engine.kernels import gather
 from pagefleet.engine.kernels.cache import zeroed
 from pagefleet.engine.kernels.gather import GatherAttention
-from pagefleet.engine.kernels.interface import AttentionBatch, AttentionShape, PagedAttention
+from pagefleet.engine.kernels.interface import AttentionBatch, AttentionShape, LayerAttention, PagedAttention
 from pagefleet.engine.kernels.reference import ReferenceAttention
 from pagefleet.engine.layers.rotary import RotaryTable
 
@@ -21,7 +21,23 @@ STEPS = {
 }
 
 
-def make_shape(query_heads: int, kv_heads: int, head_dim: int, block_size: int, dtype: torch.dtype) -> AttentionShape:
+LAYERS = {
+    "window": LayerAttention(window=12),
+    "window of one": LayerAttention(window=1),
+    "soft cap": LayerAttention(soft_cap=2.0),
+    "all": LayerAttention(scale=0.7, window=17, soft_cap=5.0),
+}
+
+
+def make_shape(
+    query_heads: int,
+    kv_heads: int,
+    head_dim: int,
+    block_size: int,
+    dtype: torch.dtype,
+    layer: LayerAttention | None = None,
+) -> AttentionShape:
+    """Make a shape of two layers; `layer` is how the second attends."""
     return AttentionShape(
         layers=2,
         query_heads=query_heads,
@@ -31,6 +47,7 @@ def make_shape(query_heads: int, kv_heads: int, head_dim: int, block_size: int, 
         block_size=block_size,
         cache_dtype=dtype,
         device=torch.device("cpu"),
+        layer_attention=() if layer is None else (LayerAttention(), layer),
     )
 
 
@@ -104,11 +121,70 @@ def test_bfloat16(back_end: type[PagedAttention], name: str) -> None:
     assert torch.allclose(actual.float(), expected.float(), atol=0.03)
 
 
+@pytest.mark.parametrize("back_end", BACK_ENDS)
+@pytest.mark.parametrize("name", STEPS)
+@pytest.mark.parametrize("block_size", [1, 16])
+@pytest.mark.parametrize("layer", LAYERS)
+def test_layers_that_attend_otherwise(back_end: type[PagedAttention], name: str, block_size: int, layer: str) -> None:
+    shape = make_shape(6, 2, 16, block_size, torch.float32, LAYERS[layer])
+    plain = make_shape(6, 2, 16, block_size, torch.float32)
+    expected = attend(ReferenceAttention(shape), STEPS[name], torch.float32)
+    assert torch.allclose(attend(back_end(shape), STEPS[name], torch.float32), expected, atol=1e-5)
+    assert not torch.allclose(attend(back_end(plain), STEPS[name], torch.float32), expected, atol=1e-2)
+
+
+def test_the_reference_sees_its_window_alone() -> None:
+    """With equal scores attention is the mean of the values that are seen."""
+    shape = make_shape(1, 1, 2, 4, torch.float32, LayerAttention(window=3))
+    attention = ReferenceAttention(shape)
+    attention.allocate(2)
+    attention.begin_step(
+        AttentionBatch(
+            positions=torch.arange(6),
+            slots=torch.arange(6),
+            query_lengths=[6],
+            context_lengths=[6],
+            block_tables=[[0, 1]],
+        )
+    )
+    values = torch.arange(6.0)[:, None, None].expand(6, 1, 2)
+    attention.store(1, torch.zeros(6, 1, 2), values)
+    assert attention.attend(1, torch.ones(6, 1, 2))[:, 0, 0].tolist() == [0.0, 0.5, 1.0, 2.0, 3.0, 4.0]
+
+
+def test_blocks_before_the_window_are_not_read() -> None:
+    shape = make_shape(2, 1, 8, 4, torch.float32, LayerAttention(window=4))
+    attention = GatherAttention(shape)
+    attention.allocate(4)
+    attention.begin_step(
+        AttentionBatch(
+            positions=torch.arange(8),
+            slots=torch.arange(8),
+            query_lengths=[8],
+            context_lengths=[8],
+            block_tables=[[0, 1]],
+        )
+    )
+    attention.store(1, torch.full((8, 1, 8), torch.nan), torch.full((8, 1, 8), torch.nan))
+    attention.begin_step(
+        AttentionBatch(
+            positions=torch.arange(11, 14),
+            slots=torch.tensor([11, 12, 13]),
+            query_lengths=[3],
+            context_lengths=[14],
+            block_tables=[[0, 1, 2, 3]],
+        )
+    )
+    attention.store(1, torch.ones(3, 1, 8), torch.ones(3, 1, 8))
+    assert attention.attend(1, torch.ones(3, 2, 8)).isfinite().all()
+
+
 def test_long_prefills_are_cut_into_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gather, "QUERY_TILE_TOKENS", 8)
-    shape = make_shape(6, 2, 16, 16, torch.float32)
-    actual = attend(GatherAttention(shape), STEPS["mixed"], torch.float32)
-    assert torch.allclose(actual, attend(ReferenceAttention(shape), STEPS["mixed"], torch.float32), atol=1e-5)
+    for layer in (None, LAYERS["all"]):
+        shape = make_shape(6, 2, 16, 16, torch.float32, layer)
+        actual = attend(GatherAttention(shape), STEPS["mixed"], torch.float32)
+        assert torch.allclose(actual, attend(ReferenceAttention(shape), STEPS["mixed"], torch.float32), atol=1e-5)
 
 
 def test_what_is_not_finite_stays_with_its_sequence() -> None:

@@ -1,4 +1,4 @@
-"""The other side of every equality: transformers' `generate`, greedy, float32, one prompt at a time."""
+"""The other side of every equality: transformers, one prompt at a time; tokens are greedy ones in float32."""
 
 from functools import cache
 from pathlib import Path
@@ -8,11 +8,11 @@ import torch
 
 
 @cache
-def reference_model(folder: str) -> Any:
-    """Load a folder in float32 with transformers."""
+def reference_model(folder: str, dtype: torch.dtype = torch.float32) -> Any:
+    """Load a folder with transformers."""
     from transformers import AutoModelForCausalLM
 
-    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).eval()
 
 
 @torch.inference_mode()
@@ -25,3 +25,10 @@ def reference_tokens(folder: Path | str, prompt: list[int], tokens: int) -> list
     )
     continuation: list[int] = generated[0, len(prompt) :].tolist()
     return continuation
+
+
+@torch.inference_mode()
+def reference_logits(folder: Path | str, prompt: list[int], dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """Return the float32 [tokens, vocabulary] logits of one prompt."""
+    logits: torch.Tensor = reference_model(str(folder), dtype)(torch.tensor([prompt])).logits[0].float()
+    return logits

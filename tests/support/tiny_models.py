@@ -47,8 +47,7 @@ def make_tiny_llama(
     `weight_scale` is the standard deviation of the weights; at 0.5 the logits of two tokens rarely come close, so a
     greedy continuation does not hang on rounding. The weights depend on `seed` and the sizes alone.
     """
-    import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
+    from transformers import LlamaConfig
 
     config = LlamaConfig(
         vocab_size=vocab,
@@ -67,7 +66,16 @@ def make_tiny_llama(
         pad_token_id=None,
         dtype=dtype,
     )
-    model = LlamaForCausalLM(config)
+    return save_random_model(config, folder, seed=seed, weight_scale=weight_scale)
+
+
+def save_random_model(config: Any, folder: Path, *, seed: int = 0, weight_scale: float = 0.5) -> Path:
+    """Save a random checkpoint of any configuration into `folder`, in its dtype, and return the folder."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    dtype = config.dtype or torch.float32  # read first: building the model changes it
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -75,7 +83,7 @@ def make_tiny_llama(
                 parameter.copy_(1.0 + 0.1 * torch.randn(parameter.shape, generator=generator))
             else:
                 parameter.copy_(weight_scale * torch.randn(parameter.shape, generator=generator))
-    model = model.to(getattr(torch, dtype))
+    model.to(dtype).config.dtype = dtype
     model.generation_config.do_sample = False
     model.save_pretrained(folder)
     return folder

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from pagefleet.engine.kernels.interface import AttentionBatch, PagedAttention
-from pagefleet.engine.models.llama import LlamaModel
+from pagefleet.engine.models.interface import Model
 from pagefleet.engine.sampler import sample
 from pagefleet.engine.scheduler import ScheduledStep
 
@@ -16,7 +16,7 @@ class Runner:
 
     def __init__(
         self,
-        model: LlamaModel,
+        model: Model,
         attention: PagedAttention,
         *,
         device: torch.device,

@@ -15,7 +15,7 @@ from pagefleet.engine.kernels.gather import GatherAttention
 from pagefleet.engine.kernels.interface import AttentionShape, PagedAttention
 from pagefleet.engine.messages import AddRequest, CoreReady
 from pagefleet.engine.model_source import ModelSource, resolve_model
-from pagefleet.engine.models.llama import LlamaModel
+from pagefleet.engine.models.interface import Model
 from pagefleet.engine.models.registry import architecture_of, load_model
 from pagefleet.engine.runner import Runner
 from pagefleet.engine.sampling_params import SamplingParameters
@@ -82,7 +82,7 @@ def start_engine(
     return _assemble(config, info, model, attention)
 
 
-def _assemble(config: EngineConfig, info: CoreReady, model: LlamaModel, attention: PagedAttention) -> EngineCore:
+def _assemble(config: EngineConfig, info: CoreReady, model: Model, attention: PagedAttention) -> EngineCore:
     """Join the parts into an engine with an empty cache and all counters at 0."""
     limits = SchedulerLimits(
         max_num_seqs=info.max_num_seqs,
@@ -106,12 +106,10 @@ def _budget_tokens(config: EngineConfig, device: torch.device) -> int:
     return budget
 
 
-def _attention_shape(
-    config: EngineConfig, model: LlamaModel, dtype: torch.dtype, device: torch.device
-) -> AttentionShape:
+def _attention_shape(config: EngineConfig, model: Model, dtype: torch.dtype, device: torch.device) -> AttentionShape:
     is_auto = config.kv_cache_dtype == "auto"
     return AttentionShape(
-        layers=model.layers_count,
+        layers=len(model.layer_attention),
         query_heads=model.query_heads,
         kv_heads=model.kv_heads,
         head_dim=model.head_dim,
@@ -119,11 +117,12 @@ def _attention_shape(
         block_size=config.block_size,
         cache_dtype=dtype if is_auto else named_dtype("--kv-cache-dtype", config.kv_cache_dtype),
         device=device,
+        layer_attention=model.layer_attention,
     )
 
 
 def _memory_facts(
-    model: LlamaModel, budget_tokens: int, max_num_seqs: int, device: torch.device, dtype: torch.dtype
+    model: Model, budget_tokens: int, max_num_seqs: int, device: torch.device, dtype: torch.dtype
 ) -> MemoryFacts:
     activations = (
         budget_tokens * model.activation_values_per_token * dtype.itemsize
@@ -142,7 +141,7 @@ def _memory_facts(
     )
 
 
-def _plan(config: EngineConfig, model: LlamaModel, shape: AttentionShape, facts: MemoryFacts) -> CachePlan:
+def _plan(config: EngineConfig, model: Model, shape: AttentionShape, facts: MemoryFacts) -> CachePlan:
     budget_bytes = cache_budget_bytes(
         facts, utilization=config.gpu_memory_utilization, override_bytes=config.kv_cache_memory_bytes
     )

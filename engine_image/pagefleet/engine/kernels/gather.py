@@ -2,7 +2,8 @@
 
 GQA is folded into the query length: the query heads of a group become extra rows, so keys and values are read once.
 Decodes of similar context length share one call; a prefill chunk is cut into tiles so that its mask stays small and a
-tile reads no key behind its last token.
+tile reads no key behind its last token. Where a layer has a sliding window, no block before the window is read. The
+fused attention knows no soft cap: layers that have one take plain matrix products.
 """
 
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from pagefleet.engine.kernels.cache import TokenMajorCache
-from pagefleet.engine.kernels.interface import AttentionBatch, PagedAttention
+from pagefleet.engine.kernels.interface import AttentionBatch, AttentionShape, PagedAttention
 
 QUERY_TILE_TOKENS = 128
 """Rows of a prefill chunk in one call: a tile of 128 rows and 3 heads over 8,192 tokens has a 13 MB mask."""
@@ -37,13 +38,37 @@ class _Group:
     """[sequences, 1, query_tokens * group, padded context] bool: True where the key is visible."""
 
 
+@dataclass(frozen=True)
+class _Span:
+    """The tokens that one sequence's queries can see, in whole blocks."""
+
+    first_block: int
+    """Index into the sequence's table."""
+    end_block: int
+
+    @classmethod
+    def of(cls, first_position: int, end_position: int, window: int | None, block_size: int) -> "_Span":
+        """Cover what queries at positions first..end-1 see."""
+        first_token = 0 if window is None else max(0, first_position + 1 - window)
+        return cls(first_token // block_size, -(-end_position // block_size))
+
+    @property
+    def blocks(self) -> int:
+        return self.end_block - self.first_block
+
+
 class GatherAttention(PagedAttention):
     """Gather, then call torch's fused attention."""
 
     name = "gather-sdpa"
     _cache: TokenMajorCache
     _batch: AttentionBatch
-    _groups: list[_Group]
+    _groups: dict[int | None, list[_Group]]
+    """Calls of each window that layers have."""
+
+    def __init__(self, shape: AttentionShape) -> None:
+        super().__init__(shape)
+        self._windows = {shape.attention_of(layer).window for layer in range(shape.layers)}
 
     def allocate(self, blocks_total: int) -> None:
         """Allocate the cache."""
@@ -58,41 +83,48 @@ class GatherAttention(PagedAttention):
         self._cache.zero(blocks)
 
     def begin_step(self, batch: AttentionBatch) -> None:
-        """Group the step's queries into calls, with their block lists and masks."""
+        """Group the step's queries into calls, with their block lists and masks: once for each window."""
         self._batch = batch
-        self._groups = []
-        decodes: list[tuple[int, int]] = []  # (sequence, row)
-        row = 0
-        for index, length in enumerate(batch.query_lengths):
-            if length == 1:
-                decodes.append((index, row))
-            else:
-                self._groups.extend(self._prefill_tiles(index, row))
-            row += length
-        self._groups.extend(self._decode_groups(decodes))
+        longest = max(batch.context_lengths)
+        # A window that holds the longest context hides nothing.
+        effective = {window: None if window is None or window >= longest else window for window in self._windows}
+        groups = {window: self._plan(window) for window in set(effective.values())}
+        self._groups = {window: groups[effective[window]] for window in self._windows}
 
     def attend(self, layer: int, query: torch.Tensor) -> torch.Tensor:
         """Run the groups."""
-        shape = self.shape
+        shape, options = self.shape, self.shape.attention_of(layer)
+        scale = shape.scale_of(layer)
         result = torch.empty_like(query)
         keys, values = self._cache.keys[layer], self._cache.values[layer]
-        for group in self._groups:
+        for group in self._groups[options.window]:
             rows = query[group.rows].view(
                 group.sequences, group.query_tokens, shape.kv_heads, shape.group, shape.head_dim
             )
             folded = rows.transpose(1, 2).reshape(group.sequences, shape.kv_heads, -1, shape.head_dim)
-            attended = scaled_dot_product_attention(
-                folded,
-                self._gather(keys, group, query.dtype),
-                self._gather(values, group, query.dtype),
-                attn_mask=group.mask,
-                scale=shape.scale,
-            )
+            key, value = self._gather(keys, group, query.dtype), self._gather(values, group, query.dtype)
+            if options.soft_cap is None:
+                attended = scaled_dot_product_attention(folded, key, value, attn_mask=group.mask, scale=scale)
+            else:
+                attended = _capped_attention(folded, key, value, group.mask, scale, options.soft_cap)
             unfolded = attended.view(
                 group.sequences, shape.kv_heads, group.query_tokens, shape.group, shape.head_dim
             ).transpose(1, 2)
             result[group.rows] = unfolded.reshape(-1, shape.query_heads, shape.head_dim)
         return result
+
+    def _plan(self, window: int | None) -> list[_Group]:
+        groups: list[_Group] = []
+        decodes: list[tuple[int, int]] = []  # (sequence, row)
+        row = 0
+        for index, length in enumerate(self._batch.query_lengths):
+            if length == 1:
+                decodes.append((index, row))
+            else:
+                groups.extend(self._prefill_tiles(index, row, window))
+            row += length
+        groups.extend(self._decode_groups(decodes, window))
+        return groups
 
     def _gather(self, cache: torch.Tensor, group: _Group, dtype: torch.dtype) -> torch.Tensor:
         """Return [sequences, kv_heads, padded context, head_dim], a view of the gathered copy."""
@@ -100,54 +132,62 @@ class GatherAttention(PagedAttention):
         tokens = cache.index_select(0, group.blocks)
         return tokens.view(group.sequences, -1, shape.kv_heads, shape.head_dim).transpose(1, 2).to(dtype)
 
-    def _prefill_tiles(self, index: int, row: int) -> list[_Group]:
-        batch, device = self._batch, self.shape.device
+    def _prefill_tiles(self, index: int, row: int, window: int | None) -> list[_Group]:
+        batch, device, block_size = self._batch, self.shape.device, self.shape.block_size
         length, context = batch.query_lengths[index], batch.context_lengths[index]
         tiles = []
         for start in range(0, length, QUERY_TILE_TOKENS):
             tokens = min(QUERY_TILE_TOKENS, length - start)
             first_position = context - length + start
-            blocks = -(-(first_position + tokens) // self.shape.block_size)
-            positions = torch.arange(first_position, first_position + tokens, device=device)
-            visible = torch.arange(blocks * self.shape.block_size, device=device) <= positions[:, None]
+            span = _Span.of(first_position, first_position + tokens, window, block_size)
+            positions = torch.arange(first_position, first_position + tokens, device=device)[:, None]
+            keys = torch.arange(span.first_block * block_size, span.end_block * block_size, device=device)
             tiles.append(
                 _Group(
                     rows=slice(row + start, row + start + tokens),
                     sequences=1,
                     query_tokens=tokens,
-                    blocks=torch.tensor(batch.block_tables[index][:blocks], device=device),
-                    mask=visible.repeat_interleave(self.shape.group, dim=0)[None, None],
+                    blocks=torch.tensor(batch.block_tables[index][span.first_block : span.end_block], device=device),
+                    mask=_visible(keys, positions, window).repeat_interleave(self.shape.group, dim=0)[None, None],
                 )
             )
         return tiles
 
-    def _decode_groups(self, decodes: list[tuple[int, int]]) -> list[_Group]:
+    def _decode_groups(self, decodes: list[tuple[int, int]], window: int | None) -> list[_Group]:
         batch, block_size = self._batch, self.shape.block_size
-        by_length = sorted(decodes, key=lambda decode: batch.context_lengths[decode[0]], reverse=True)
+        spans = {
+            index: _Span.of(batch.context_lengths[index] - 1, batch.context_lengths[index], window, block_size)
+            for index, _ in decodes
+        }
+        by_length = sorted(decodes, key=lambda decode: spans[decode[0]].blocks, reverse=True)
         groups: list[_Group] = []
         start = 0
         while start < len(by_length):
-            longest = -(-batch.context_lengths[by_length[start][0]] // block_size)
+            longest = spans[by_length[start][0]].blocks
             end = start + 1
             while (
                 end < len(by_length)
                 and (end - start + 1) * longest * block_size <= GATHER_LIMIT_TOKENS
-                and batch.context_lengths[by_length[end][0]] >= PADDING_LIMIT * (longest - 1) * block_size
+                and spans[by_length[end][0]].blocks >= PADDING_LIMIT * (longest - 1)
             ):
                 end += 1
-            groups.append(self._decode_group(by_length[start:end], longest))
+            members = by_length[start:end]
+            groups.append(self._decode_group(members, [spans[index] for index, _ in members], window))
             start = end
         return groups
 
-    def _decode_group(self, members: list[tuple[int, int]], blocks: int) -> _Group:
-        batch, device = self._batch, self.shape.device
+    def _decode_group(self, members: list[tuple[int, int]], spans: list[_Span], window: int | None) -> _Group:
+        batch, device, block_size = self._batch, self.shape.device, self.shape.block_size
+        blocks = spans[0].blocks  # of the longest
         # A short table is padded with its own last block: the mask hides the copies, and no sequence ever reads
         # another's values, which might not be finite.
-        tables = [
-            (batch.block_tables[index] + batch.block_tables[index][-1:] * blocks)[:blocks] for index, _ in members
-        ]
-        contexts = torch.tensor([batch.context_lengths[index] for index, _ in members], device=device)
-        visible = torch.arange(blocks * self.shape.block_size, device=device) < contexts[:, None]
+        tables = []
+        for (index, _), span in zip(members, spans, strict=True):
+            table = batch.block_tables[index][span.first_block : span.end_block]
+            tables.append(table + table[-1:] * (blocks - len(table)))
+        positions = torch.tensor([batch.context_lengths[index] - 1 for index, _ in members], device=device)[:, None]
+        first_keys = torch.tensor([span.first_block * block_size for span in spans], device=device)[:, None]
+        visible = _visible(first_keys + torch.arange(blocks * block_size, device=device), positions, window)
         return _Group(
             rows=torch.tensor([row for _, row in members], device=device),
             sequences=len(members),
@@ -155,3 +195,18 @@ class GatherAttention(PagedAttention):
             blocks=torch.tensor(tables, device=device).view(-1),
             mask=visible[:, None, None, :].expand(-1, -1, self.shape.group, -1),
         )
+
+
+def _visible(keys: torch.Tensor, positions: torch.Tensor, window: int | None) -> torch.Tensor:
+    """Tell which key positions each query position sees."""
+    visible = keys <= positions
+    return visible if window is None else visible & (keys > positions - window)
+
+
+def _capped_attention(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor, scale: float, soft_cap: float
+) -> torch.Tensor:
+    """Attend with capped scores; all are [sequences, kv_heads, rows or keys, head_dim], scores are float32."""
+    scores = (query @ key.transpose(2, 3)).float().mul_(scale / soft_cap).tanh_().mul_(soft_cap)
+    weights = torch.softmax(scores.masked_fill_(~mask, -torch.inf), dim=-1)
+    return weights.to(value.dtype) @ value

@@ -14,6 +14,18 @@ from pagefleet.engine.layers.rotary import RotaryTable, rotate
 
 
 @dataclass(frozen=True, kw_only=True)
+class LayerAttention:
+    """Say how one layer attends; what is None is what Llama does."""
+
+    scale: float | None = None
+    """Multiplies the scores; None is the shape's."""
+    window: int | None = None
+    """A query sees this many tokens, itself included, and a back end reads no others; None sees all before it."""
+    soft_cap: float | None = None
+    """Scaled scores become soft_cap * tanh(score / soft_cap), as in Gemma 2 (arXiv 2408.00118)."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class AttentionShape:
     """Describe one model's attention and its cache."""
 
@@ -26,6 +38,22 @@ class AttentionShape:
     block_size: int
     cache_dtype: torch.dtype
     device: torch.device
+    layer_attention: tuple[LayerAttention, ...] = ()
+    """One entry per layer; empty when all attend as Llama's do."""
+
+    @property
+    def has_plain_layers(self) -> bool:
+        """Tell whether every layer attends as Llama's do, so that a back end needs neither windows nor caps."""
+        return all(options == LayerAttention() for options in self.layer_attention)
+
+    def attention_of(self, layer: int) -> LayerAttention:
+        """Return how a layer attends."""
+        return self.layer_attention[layer] if self.layer_attention else LayerAttention()
+
+    def scale_of(self, layer: int) -> float:
+        """Return what multiplies a layer's scores."""
+        scale = self.attention_of(layer).scale
+        return self.scale if scale is None else scale
 
     @property
     def group(self) -> int:

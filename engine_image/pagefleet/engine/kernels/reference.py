@@ -7,7 +7,7 @@ from pagefleet.engine.kernels.interface import AttentionBatch, PagedAttention
 
 
 class ReferenceAttention(PagedAttention):
-    """Attend by the definition: softmax(q·k / sqrt(d)) · v over the tokens up to the query's position."""
+    """Attend by the definition: softmax(cap(scale · q·k)) · v over the window that ends at the query's position."""
 
     name = "reference"
     _cache: TokenMajorCache
@@ -31,17 +31,20 @@ class ReferenceAttention(PagedAttention):
 
     def attend(self, layer: int, query: torch.Tensor) -> torch.Tensor:
         """Attend row by row."""
-        batch, shape = self._batch, self.shape
+        batch, shape, options = self._batch, self.shape, self.shape.attention_of(layer)
         result = torch.empty_like(query)
         row = 0
         for length, context, table in zip(batch.query_lengths, batch.context_lengths, batch.block_tables, strict=True):
             keys = self._tokens(self._cache.keys[layer], table, context)
             values = self._tokens(self._cache.values[layer], table, context)
             for position in range(context - length, context):
+                first = 0 if options.window is None else max(0, position + 1 - options.window)
                 for head in range(shape.query_heads):
-                    visible_keys = keys[: position + 1, head // shape.group]
-                    visible_values = values[: position + 1, head // shape.group]
-                    scores = visible_keys @ query[row, head].float() * shape.scale
+                    visible_keys = keys[first : position + 1, head // shape.group]
+                    visible_values = values[first : position + 1, head // shape.group]
+                    scores = visible_keys @ query[row, head].float() * shape.scale_of(layer)
+                    if options.soft_cap is not None:
+                        scores = options.soft_cap * torch.tanh(scores / options.soft_cap)
                     result[row, head] = (torch.softmax(scores, dim=0) @ visible_values).to(result.dtype)
                 row += 1
         return result

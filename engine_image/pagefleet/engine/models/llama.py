@@ -1,175 +1,65 @@
-"""The Llama family (arXiv 2302.13971): RMS norm, rotary positions, grouped-query attention, SwiGLU.
+"""The families that are Llama but for an option: Llama 2 and 3, Mistral, Qwen 2 and 3 (arXiv 2302.13971)."""
 
-Names and order of operations are transformers' `LlamaForCausalLM`, so that float32 tokens are equal.
-"""
-
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
-import torch
-
-from pagefleet.engine.errors import StartupError
-from pagefleet.engine.kernels.interface import PagedAttention
-from pagefleet.engine.layers.linear import Linear, fuse
-from pagefleet.engine.layers.norm import rms_norm
-from pagefleet.engine.layers.rotary import RotaryTable
-from pagefleet.engine.weights import Checkpoint
-
-STATIC_ROPE_TYPES = ("default", "linear", "llama3", "yarn")
-"""Rotations that do not change with the length of the sequence, so that cached keys stay right."""
+from pagefleet.engine.kernels.interface import LayerAttention
+from pagefleet.engine.models.decoder_description import DecoderDescription
+from pagefleet.engine.models.rotary_parameters import rotary_embedding, static_context_length
 
 
-@dataclass(frozen=True)
-class LlamaLayer:
-    """Hold one layer's weights; QKV and gate-up are fused."""
+def describe_llama(config: Any, **options: Any) -> DecoderDescription:
+    """Describe Llama (`LlamaForCausalLM`); `options` are what a family has otherwise."""
+    query_heads = config.num_attention_heads
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // query_heads
+    has_bias = bool(getattr(config, "attention_bias", False))
+    layers = config.num_hidden_layers
+    defaults: dict[str, Any] = {
+        "query_heads": query_heads,
+        "kv_heads": config.num_key_value_heads or query_heads,
+        "head_dim": head_dim,
+        "hidden_size": config.hidden_size,
+        "intermediate_size": config.intermediate_size,
+        "vocabulary_size": config.vocab_size,
+        "context_length": static_context_length(config),
+        "norm_epsilon": config.rms_norm_eps,
+        "attention": (LayerAttention(),) * layers,
+        "rotary_dim": head_dim,
+        "activation": getattr(config, "hidden_act", None),
+        "has_qkv_bias": has_bias,
+        "has_output_bias": has_bias,
+        "has_mlp_bias": bool(getattr(config, "mlp_bias", False)),
+        "ties_head": config.tie_word_embeddings,
+    }
+    if "rotary" not in options:
+        rotary = rotary_embedding(config, head_dim, rotary_dim=options.get("rotary_dim"))
+        defaults["rotary"] = (rotary,) * layers
+    return DecoderDescription(**{**defaults, **options})
 
-    input_norm: torch.Tensor
-    qkv: Linear
-    output: Linear
-    mlp_norm: torch.Tensor
-    gate_up: Linear
-    down: Linear
+
+def describe_mistral(config: Any) -> DecoderDescription:
+    """Describe Mistral (`MistralForCausalLM`, arXiv 2310.06825): one window for all layers, or none."""
+    return describe_llama(config, attention=(LayerAttention(window=config.sliding_window),) * config.num_hidden_layers)
 
 
-class LlamaModel:
-    """Compute hidden states and logits of a mixed batch."""
+def describe_qwen2(config: Any) -> DecoderDescription:
+    """Describe Qwen 2 and 2.5 (`Qwen2ForCausalLM`, arXiv 2407.10671): QKV has a bias, the upper layers may slide."""
+    return describe_llama(config, attention=attention_by_type(config), has_qkv_bias=True, has_output_bias=False)
 
-    def __init__(self, config: Any, checkpoint: Checkpoint, *, dtype: torch.dtype, device: torch.device) -> None:
-        self.layers_count: int = config.num_hidden_layers
-        self.query_heads: int = config.num_attention_heads
-        self.kv_heads: int = config.num_key_value_heads or config.num_attention_heads
-        self.head_dim: int = getattr(config, "head_dim", None) or config.hidden_size // self.query_heads
-        self.hidden_size: int = config.hidden_size
-        self.intermediate_size: int = config.intermediate_size
-        self.vocabulary_size: int = config.vocab_size
-        self.context_length: int = config.max_position_embeddings
-        self._epsilon: float = config.rms_norm_eps
-        self._check(config)
-        load = _Loader(checkpoint, dtype, device)
-        self._inverse_frequencies, self._rotary_scale = _rotary_parameters(config, self.head_dim, device)
-        self._dtype = dtype
-        self._embedding = load.weight("model.embed_tokens.weight", (self.vocabulary_size, self.hidden_size))
-        self._layers = [self._load_layer(load, f"model.layers.{i}.", config) for i in range(self.layers_count)]
-        self._final_norm = load.weight("model.norm.weight", (self.hidden_size,))
-        is_tied = config.tie_word_embeddings or "lm_head.weight" not in checkpoint
-        self._head = Linear(
-            self._embedding if is_tied else load.weight("lm_head.weight", (self.vocabulary_size, self.hidden_size))
+
+def describe_qwen3(config: Any) -> DecoderDescription:
+    """Describe Qwen 3 (`Qwen3ForCausalLM`, arXiv 2505.09388): query and key heads are normalised."""
+    return describe_llama(config, attention=attention_by_type(config), has_head_norms=True)
+
+
+def attention_by_type(
+    config: Any, *, scale: float | None = None, soft_cap: float | None = None
+) -> tuple[LayerAttention, ...]:
+    """Return how layers attend that are listed as `full_attention` or `sliding_attention`."""
+    return tuple(
+        LayerAttention(
+            scale=scale,
+            window=config.sliding_window if layer_type == "sliding_attention" else None,
+            soft_cap=soft_cap,
         )
-
-    @property
-    def weight_bytes(self) -> int:
-        """Return the bytes of all weights; a tied head counts once."""
-        tensors = [self._embedding, self._final_norm]
-        if self._head.weight is not self._embedding:
-            tensors.append(self._head.weight)
-        for layer in self._layers:
-            tensors += [layer.input_norm, layer.mlp_norm]
-            for linear in (layer.qkv, layer.output, layer.gate_up, layer.down):
-                tensors += [linear.weight] if linear.bias is None else [linear.weight, linear.bias]
-        return sum(tensor.nbytes for tensor in tensors)
-
-    @property
-    def activation_values_per_token(self) -> int:
-        """Return how many numbers one token needs at once at the widest point of a layer."""
-        qkv = (self.query_heads + 2 * self.kv_heads) * self.head_dim
-        attention = 3 * self.hidden_size + 3 * qkv
-        mlp = 3 * self.hidden_size + 4 * self.intermediate_size
-        return max(attention, mlp)
-
-    def forward(self, token_ids: torch.Tensor, positions: torch.Tensor, attention: PagedAttention) -> torch.Tensor:
-        """Map [tokens] ids at [tokens] positions to [tokens, hidden] states before the final norm."""
-        rotary = self._rotary(positions)
-        hidden = torch.nn.functional.embedding(token_ids, self._embedding)
-        for index, layer in enumerate(self._layers):
-            normed = rms_norm(hidden, layer.input_norm, self._epsilon)
-            hidden = hidden + layer.output(attention.forward(index, layer.qkv(normed), rotary))
-            gate, up = layer.gate_up(rms_norm(hidden, layer.mlp_norm, self._epsilon)).chunk(2, dim=-1)
-            hidden = hidden + layer.down(torch.nn.functional.silu(gate) * up)
-        return hidden
-
-    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Map [rows, hidden] to float32 [rows, vocabulary]; callers pass only the rows that sample."""
-        return self._head(rms_norm(hidden, self._final_norm, self._epsilon)).float()
-
-    def _rotary(self, positions: torch.Tensor) -> RotaryTable:
-        angles = positions[:, None].float() * self._inverse_frequencies
-        doubled = torch.cat((angles, angles), dim=-1)[:, None, :]
-        cosine, sine = doubled.cos() * self._rotary_scale, doubled.sin() * self._rotary_scale
-        return RotaryTable(cosine.to(self._dtype), sine.to(self._dtype))
-
-    def _load_layer(self, load: "_Loader", prefix: str, config: Any) -> LlamaLayer:
-        hidden, query, kv = self.hidden_size, self.query_heads * self.head_dim, self.kv_heads * self.head_dim
-        has_bias = bool(getattr(config, "attention_bias", False))
-        mlp_bias = bool(getattr(config, "mlp_bias", False))
-        attention, mlp = prefix + "self_attn.", prefix + "mlp."
-        return LlamaLayer(
-            input_norm=load.weight(prefix + "input_layernorm.weight", (hidden,)),
-            qkv=fuse(
-                [
-                    load.linear(attention + "q_proj", query, hidden, has_bias),
-                    load.linear(attention + "k_proj", kv, hidden, has_bias),
-                    load.linear(attention + "v_proj", kv, hidden, has_bias),
-                ]
-            ),
-            output=load.linear(attention + "o_proj", hidden, query, has_bias),
-            mlp_norm=load.weight(prefix + "post_attention_layernorm.weight", (hidden,)),
-            gate_up=fuse(
-                [
-                    load.linear(mlp + "gate_proj", self.intermediate_size, hidden, mlp_bias),
-                    load.linear(mlp + "up_proj", self.intermediate_size, hidden, mlp_bias),
-                ]
-            ),
-            down=load.linear(mlp + "down_proj", hidden, self.intermediate_size, mlp_bias),
-        )
-
-    def _check(self, config: Any) -> None:
-        if config.hidden_act != "silu":
-            raise StartupError(f"the model's activation is {config.hidden_act}; this engine computes silu")
-        if self.query_heads % self.kv_heads:
-            raise StartupError(
-                f"{self.query_heads} query heads do not divide over {self.kv_heads} key-value heads: "
-                "config.json is wrong"
-            )
-
-
-@dataclass(frozen=True)
-class _Loader:
-    """Read weights with their expected shapes."""
-
-    checkpoint: Checkpoint
-    dtype: torch.dtype
-    device: torch.device
-
-    def weight(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
-        tensor = self.checkpoint.tensor(name)
-        if tuple(tensor.shape) != shape:
-            raise StartupError(
-                f"weight {name} has shape {tuple(tensor.shape)}, config.json says {shape}: the files do not belong "
-                "together"
-            )
-        return tensor.to(device=self.device, dtype=self.dtype).contiguous()
-
-    def linear(self, name: str, outputs: int, inputs: int, has_bias: bool) -> Linear:
-        bias = self.weight(name + ".bias", (outputs,)) if has_bias else None
-        return Linear(self.weight(name + ".weight", (outputs, inputs)), bias)
-
-
-def _rotary_parameters(config: Any, head_dim: int, device: torch.device) -> tuple[torch.Tensor, float]:
-    """Return float32 [head_dim / 2] inverse frequencies and the scale of the rotation, by transformers' own rules."""
-    # Not through LlamaRotaryEmbedding: importing the model's module takes a second of every start.
-    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
-
-    parameters = getattr(config, "rope_parameters", None) or {}
-    rope_type = parameters.get("rope_type", "default")
-    if rope_type not in STATIC_ROPE_TYPES:
-        raise StartupError(
-            f"rope type {rope_type} changes with the length of the sequence, which cached keys cannot follow; "
-            f"supported are {', '.join(STATIC_ROPE_TYPES)}"
-        )
-    if rope_type == "default":
-        exponents = torch.arange(0, head_dim, 2, dtype=torch.float32, device=device) / head_dim
-        return 1.0 / parameters["rope_theta"] ** exponents, 1.0
-    initialise: Callable[..., Any] = ROPE_INIT_FUNCTIONS[rope_type]
-    frequencies, scale = initialise(config, device)
-    return frequencies.to(device=device, dtype=torch.float32), float(scale)
+        for layer_type in config.layer_types
+    )

@@ -1,0 +1,49 @@
+"""What the engine needs of a model, whoever computes it."""
+
+from typing import Protocol
+
+import torch
+
+from pagefleet.engine.kernels.interface import LayerAttention, PagedAttention
+
+
+class Model(Protocol):
+    """Map tokens to logits over a paged cache."""
+
+    @property
+    def query_heads(self) -> int:
+        """Return the query heads of each layer."""
+
+    @property
+    def kv_heads(self) -> int:
+        """Return the heads of keys and values in each layer."""
+
+    @property
+    def head_dim(self) -> int:
+        """Return the numbers in one head."""
+
+    @property
+    def layer_attention(self) -> tuple[LayerAttention, ...]:
+        """Return how each layer attends; its length is the number of layers."""
+
+    @property
+    def vocabulary_size(self) -> int:
+        """Return the width of the logits."""
+
+    @property
+    def context_length(self) -> int:
+        """Return the longest sequence in tokens."""
+
+    @property
+    def weight_bytes(self) -> int:
+        """Return the bytes of all weights; a tied head counts once."""
+
+    @property
+    def activation_values_per_token(self) -> int:
+        """Return how many numbers one token needs at once at the widest point of the model, logits aside."""
+
+    def forward(self, token_ids: torch.Tensor, positions: torch.Tensor, attention: PagedAttention) -> torch.Tensor:
+        """Map [tokens] ids at [tokens] positions to [tokens, hidden] states; `attention` knows whose they are."""
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Map [rows, hidden] states to float32 [rows, vocabulary]; callers pass only the rows that sample."""

@@ -1,0 +1,56 @@
+"""Read a model's weights with the shapes that its configuration promises."""
+
+from dataclasses import dataclass
+
+import torch
+
+from pagefleet.engine.errors import StartupError
+from pagefleet.engine.layers.linear import Linear
+from pagefleet.engine.weights import Checkpoint
+
+PREFIXES = ("model.", "", "language_model.model.", "model.language_model.")
+"""Where checkpoints keep the decoder: saved with its head, without it, and inside a wrapper."""
+
+
+@dataclass(frozen=True)
+class WeightLoader:
+    """Read weights in the compute dtype onto the device; every method raises StartupError."""
+
+    checkpoint: Checkpoint
+    dtype: torch.dtype
+    device: torch.device
+
+    def prefix(self) -> str:
+        """Return what the names of the decoder's weights begin with."""
+        found = (prefix for prefix in PREFIXES if prefix + "embed_tokens.weight" in self.checkpoint)
+        return next(found, PREFIXES[0])
+
+    def weight(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
+        """Return one weight."""
+        return self._stored(name, shape).to(device=self.device, dtype=self.dtype).contiguous()
+
+    def norm(self, name: str, size: int, *, adds_one: bool) -> torch.Tensor:
+        """Return a norm's [size] weight; one that is stored less 1 becomes float32, as `rms_norm` wants it."""
+        if not adds_one:
+            return self.weight(name, (size,))
+        return self._stored(name, (size,)).to(device=self.device, dtype=torch.float32) + 1.0
+
+    def linear(
+        self, name: str, outputs: int, inputs: int, *, has_bias: bool, order: torch.Tensor | None = None
+    ) -> Linear:
+        """Return one linear layer, its outputs in the given order."""
+        weight = self.weight(name + ".weight", (outputs, inputs))
+        bias = self.weight(name + ".bias", (outputs,)) if has_bias else None
+        if order is not None:
+            order = order.to(self.device)
+            weight, bias = weight[order], None if bias is None else bias[order]
+        return Linear(weight, bias)
+
+    def _stored(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
+        tensor = self.checkpoint.tensor(name)
+        if tuple(tensor.shape) != shape:
+            raise StartupError(
+                f"weight {name} has shape {tuple(tensor.shape)}, config.json says {shape}: the files do not belong "
+                "together"
+            )
+        return tensor
