@@ -6,12 +6,19 @@ import torch
 
 from pagefleet.engine.kernels import gather
 from pagefleet.engine.kernels.cache import zeroed
+from pagefleet.engine.kernels.cpu.attention import CpuAttention
 from pagefleet.engine.kernels.gather import GatherAttention
 from pagefleet.engine.kernels.interface import AttentionBatch, AttentionShape, PagedAttention
 from pagefleet.engine.kernels.reference import ReferenceAttention
 from pagefleet.engine.layers.rotary import RotaryTable
 
-BACK_ENDS = [GatherAttention]
+BACK_ENDS = [GatherAttention, CpuAttention]
+# back end, block size, (query heads, KV heads, head size)
+CASES: list[tuple[type[PagedAttention], int, tuple[int, int, int]]] = [
+    *((GatherAttention, size, heads) for size in (1, 8, 16, 32) for heads in ((4, 4, 8), (6, 2, 64), (4, 1, 16))),
+    *((CpuAttention, size, heads) for size in (16, 32, 64) for heads in ((4, 4, 32), (6, 2, 64), (4, 1, 96))),
+    *((CpuAttention, 16, heads) for heads in ((2, 2, 128), (7, 1, 256), (16, 1, 64))),
+]
 # (new tokens, context with them) of each sequence
 STEPS = {
     "decodes": [(1, 1), (1, 5), (1, 16), (1, 17), (1, 40)],
@@ -74,7 +81,7 @@ def attend(attention: PagedAttention, sequences: list[tuple[int, int]], dtype: t
         angle = angles[batch.positions][:, None]
         return attention.forward(1, qkv, RotaryTable(angle.cos().to(dtype), angle.sin().to(dtype)))
 
-    run(filling, rows)
+    run(filling, rows.clone())  # a back end may rotate in place
     last_rows: list[int] = []
     end = 0
     for length, context in sequences:
@@ -83,14 +90,10 @@ def attend(attention: PagedAttention, sequences: list[tuple[int, int]], dtype: t
     return run(step, rows[last_rows])
 
 
-@pytest.mark.parametrize("back_end", BACK_ENDS)
+@pytest.mark.parametrize(("back_end", "block_size", "heads"), CASES)
 @pytest.mark.parametrize("name", STEPS)
-@pytest.mark.parametrize("block_size", [1, 8, 16, 32])
-@pytest.mark.parametrize(("query_heads", "kv_heads", "head_dim"), [(4, 4, 8), (6, 2, 64), (4, 1, 16)])
-def test_float32(
-    back_end: type[PagedAttention], name: str, block_size: int, query_heads: int, kv_heads: int, head_dim: int
-) -> None:
-    shape = make_shape(query_heads, kv_heads, head_dim, block_size, torch.float32)
+def test_float32(back_end: type[PagedAttention], name: str, block_size: int, heads: tuple[int, int, int]) -> None:
+    shape = make_shape(*heads, block_size, torch.float32)
     actual = attend(back_end(shape), STEPS[name], torch.float32)
     assert torch.allclose(actual, attend(ReferenceAttention(shape), STEPS[name], torch.float32), atol=1e-5)
 

@@ -11,7 +11,7 @@ from pagefleet.engine.core import EngineCore
 from pagefleet.engine.device import choose_device, choose_dtype, named_dtype
 from pagefleet.engine.errors import StartupError
 from pagefleet.engine.gguf_conversion import convert
-from pagefleet.engine.kernels.gather import GatherAttention
+from pagefleet.engine.kernels.choose import choose_attention
 from pagefleet.engine.kernels.interface import AttentionShape, PagedAttention
 from pagefleet.engine.messages import AddRequest, CoreReady
 from pagefleet.engine.model_source import ModelSource, resolve_model
@@ -31,9 +31,12 @@ SAMPLING_COPIES = 6
 
 
 def start_engine(
-    config: EngineConfig, clock: StageClock, *, attention_class: type[PagedAttention] = GatherAttention
+    config: EngineConfig, clock: StageClock, *, attention_class: type[PagedAttention] | None = None
 ) -> EngineCore:
-    """Bring the engine up to its first real forward pass; raises StartupError with the sentence for the user."""
+    """Bring the engine up to its first real forward pass; raises StartupError with the sentence for the user.
+
+    `attention_class` None lets the configuration choose.
+    """
     device = choose_device(config.device)
     torch.set_num_threads(config.threads or max(1, machine.usable_cores() - 1))
     with clock.stage("download") as report:
@@ -48,8 +51,9 @@ def start_engine(
     with clock.stage("measure"):
         budget_tokens = _budget_tokens(config, device)
         shape = _attention_shape(config, model, dtype, device)
-        refusal = attention_class.unsupported(shape)
-        if refusal is not None:
+        if attention_class is None:
+            attention_class = choose_attention(config.attention_backend, shape, dtype)
+        elif refusal := attention_class.unsupported(shape):
             raise StartupError(refusal)
         facts = _memory_facts(model, budget_tokens, config.max_num_seqs, device, dtype)
         plan = _plan(config, model, shape, facts)
