@@ -56,7 +56,8 @@ def test_a_folder_that_cannot_be_written_is_a_sentence(tmp_path: Path) -> None:
 
 
 def test_a_prebuilt_library_counts_only_for_these_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(build, "PREBUILT", tmp_path)
+    assert build.prebuilt_library("avx2") is None
+    monkeypatch.setenv(build.PREBUILT_VARIABLE, str(tmp_path))
     (tmp_path / "avx2-0123456789abcdef.so").touch()
     assert build.prebuilt_library("avx2") is None
     right = tmp_path / f"avx2-{build.source_hash()}.so"

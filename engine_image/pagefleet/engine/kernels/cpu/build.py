@@ -14,8 +14,8 @@ from functools import cache
 from pathlib import Path
 
 SOURCES = Path(__file__).parent
-PREBUILT = SOURCES / "prebuilt"
-"""Where an image brings the libraries of all levels."""
+PREBUILT_VARIABLE = "PAGEFLEET_KERNELS"
+"""Names the folder in which an image brings the libraries of all levels."""
 
 LEVELS = {
     "avx512-bf16": ("-march=x86-64-v4", "-mavx512bf16"),
@@ -52,7 +52,8 @@ def source_hash() -> str:
 
 def prebuilt_library(level: str) -> Path | None:
     """Return the library that an image brought for the level, if it was made from these sources."""
-    path = PREBUILT / f"{level}-{source_hash()}.so"
+    folder = os.environ.get(PREBUILT_VARIABLE)
+    path = Path(folder or os.devnull) / f"{level}-{source_hash()}.so"
     return path if path.is_file() else None
 
 
