@@ -12,6 +12,8 @@ from pagefleet.engine.device import choose_device, choose_dtype, named_dtype
 from pagefleet.engine.errors import StartupError
 from pagefleet.engine.gguf_conversion import convert
 from pagefleet.engine.kernels.choose import choose_attention
+from pagefleet.engine.kernels.cpu.pointwise import make_rms_norm
+from pagefleet.engine.kernels.cpu.probe import use_linear_backend
 from pagefleet.engine.kernels.interface import AttentionShape, PagedAttention
 from pagefleet.engine.messages import AddRequest, CoreReady
 from pagefleet.engine.model_source import ModelSource, resolve_model
@@ -48,6 +50,9 @@ def start_engine(
         architecture = architecture_of(model_config)
         dtype = choose_dtype(config.dtype, model_config, device, is_quantized=source.is_quantized)
         model = load_model(model_config, open_checkpoint(source), dtype=dtype, device=device)
+        linear_backend = use_linear_backend(config.linear_backend, model.linears())
+        if linear_backend == "c":
+            model.rms_norm = make_rms_norm(dtype)
     with clock.stage("measure"):
         budget_tokens = _budget_tokens(config, device)
         shape = _attention_shape(config, model, dtype, device)
@@ -67,6 +72,7 @@ def start_engine(
         dtype=_dtype_name(dtype),
         kv_cache_dtype=_dtype_name(shape.cache_dtype),
         attention_backend=attention.name,
+        linear_backend=linear_backend,
         vocabulary_size=model.vocabulary_size,
         max_model_len=plan.max_model_len,
         max_num_seqs=config.max_num_seqs,

@@ -3,7 +3,7 @@
 Names and order of operations are transformers' `LlamaForCausalLM`, so that float32 tokens are equal.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,7 @@ import torch
 from pagefleet.engine.errors import StartupError
 from pagefleet.engine.kernels.interface import PagedAttention
 from pagefleet.engine.layers.linear import Linear, fuse
-from pagefleet.engine.layers.norm import rms_norm
+from pagefleet.engine.layers.norm import RmsNorm, rms_norm
 from pagefleet.engine.layers.rotary import RotaryTable
 from pagefleet.engine.weights import Checkpoint
 
@@ -45,6 +45,7 @@ class LlamaModel:
         self.vocabulary_size: int = config.vocab_size
         self.context_length: int = config.max_position_embeddings
         self._epsilon: float = config.rms_norm_eps
+        self.rms_norm: RmsNorm = rms_norm  # a back end may put its own here
         self._check(config)
         load = _Loader(checkpoint, dtype, device)
         self._inverse_frequencies, self._rotary_scale = _rotary_parameters(config, self.head_dim, device)
@@ -59,15 +60,16 @@ class LlamaModel:
 
     @property
     def weight_bytes(self) -> int:
-        """Return the bytes of all weights; a tied head counts once."""
-        tensors = [self._embedding, self._final_norm]
-        if self._head.weight is not self._embedding:
-            tensors.append(self._head.weight)
+        """Return the bytes of all weights; a tied head counts once, unless a back end holds a packed copy."""
+        norms = [self._final_norm, *(norm for layer in self._layers for norm in (layer.input_norm, layer.mlp_norm))]
+        linears = [linear for linear in self.linears() if linear.weight is not self._embedding]
+        return self._embedding.nbytes + sum(each.nbytes for each in norms) + sum(each.nbytes for each in linears)
+
+    def linears(self) -> Iterator[Linear]:
+        """Yield all linears, the head last, for a back end to take over."""
         for layer in self._layers:
-            tensors += [layer.input_norm, layer.mlp_norm]
-            for linear in (layer.qkv, layer.output, layer.gate_up, layer.down):
-                tensors += [linear.weight] if linear.bias is None else [linear.weight, linear.bias]
-        return sum(tensor.nbytes for tensor in tensors)
+            yield from (layer.qkv, layer.output, layer.gate_up, layer.down)
+        yield self._head
 
     @property
     def activation_values_per_token(self) -> int:
@@ -82,15 +84,15 @@ class LlamaModel:
         rotary = self._rotary(positions)
         hidden = torch.nn.functional.embedding(token_ids, self._embedding)
         for index, layer in enumerate(self._layers):
-            normed = rms_norm(hidden, layer.input_norm, self._epsilon)
-            hidden = hidden + layer.output(attention.forward(index, layer.qkv(normed), rotary))
-            gate, up = layer.gate_up(rms_norm(hidden, layer.mlp_norm, self._epsilon)).chunk(2, dim=-1)
-            hidden = hidden + layer.down(torch.nn.functional.silu(gate) * up)
+            normed = self.rms_norm(hidden, layer.input_norm, self._epsilon)
+            hidden = layer.output.add_to(hidden, attention.forward(index, layer.qkv(normed), rotary))
+            gated = layer.gate_up.swiglu(self.rms_norm(hidden, layer.mlp_norm, self._epsilon))
+            hidden = layer.down.add_to(hidden, gated)
         return hidden
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Map [rows, hidden] to float32 [rows, vocabulary]; callers pass only the rows that sample."""
-        return self._head(rms_norm(hidden, self._final_norm, self._epsilon)).float()
+        return self._head.wide(self.rms_norm(hidden, self._final_norm, self._epsilon))
 
     def _rotary(self, positions: torch.Tensor) -> RotaryTable:
         angles = positions[:, None].float() * self._inverse_frequencies
@@ -118,7 +120,8 @@ class LlamaModel:
                 [
                     load.linear(mlp + "gate_proj", self.intermediate_size, hidden, mlp_bias),
                     load.linear(mlp + "up_proj", self.intermediate_size, hidden, mlp_bias),
-                ]
+                ],
+                is_gated=True,
             ),
             down=load.linear(mlp + "down_proj", hidden, self.intermediate_size, mlp_bias),
         )

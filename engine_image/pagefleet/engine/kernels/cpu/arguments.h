@@ -43,10 +43,17 @@ typedef struct {
 } attention_arguments;
 
 typedef struct {
-    const void *input; /* [rows, width] */
+    const void *input;  /* [rows, width] */
     const void *weight; /* [width] */
-    void *output;      /* [rows, width] */
+    void *output;       /* [rows, width] */
     int64_t rows;
     int64_t width;
     double epsilon;
 } rms_arguments;
+
+typedef struct {
+    const float *logits; /* [rows, width] */
+    int64_t *tokens;     /* [rows]: the choice, -1 where the best logit is not finite */
+    int64_t rows;
+    int64_t width;
+} sampling_arguments;

@@ -147,7 +147,8 @@ class CpuAttention(PagedAttention):
         longest = max(map(len, tables))
         if len(tables) > self._tables.shape[0] or longest > self._tables.shape[1]:
             rows, columns = self._tables.shape
-            self._tables = np.zeros((max(rows, len(tables)), max(2 * columns, longest)), dtype=np.int32)
+            columns = columns if longest <= columns else 2 * longest
+            self._tables = np.zeros((max(rows, len(tables)), columns), dtype=np.int32)
         for row, table in enumerate(tables):
             self._tables[row, : len(table)] = table
 

@@ -3,6 +3,7 @@
 import ctypes
 import logging
 from collections.abc import Callable
+from enum import IntEnum
 from functools import cache
 from pathlib import Path
 
@@ -21,6 +22,7 @@ _LEVEL_CAPABILITIES = {
     "avx2": ("avx2", "fma3", "f16c", "bmi2"),
 }
 _LANES = {"avx512-bf16": 16, "avx512": 16, "avx2": 8}
+_PANEL_VECTORS = {"avx512-bf16": 4, "avx512": 4, "avx2": 2}
 _DTYPE_SUFFIXES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
 
 
@@ -36,6 +38,43 @@ class AttentionArguments(ctypes.Structure):
     )
 
 
+class GemmMode(IntEnum):
+    """Say what happens to a product, as the constants of arguments.h do."""
+
+    STORE = 0
+    ADD = 1
+    SWIGLU = 2
+    FLOAT32 = 3
+
+
+class GemmArguments(ctypes.Structure):
+    """Mirror `gemm_arguments` of arguments.h."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("input", "weight", "bias", "residual", "output")),
+        *((name, ctypes.c_int64) for name in ("rows", "words", "columns", "input_stride", "output_stride", "mode")),
+    )
+
+
+class RmsArguments(ctypes.Structure):
+    """Mirror `rms_arguments` of arguments.h."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("input", "weight", "output")),
+        *((name, ctypes.c_int64) for name in ("rows", "width")),
+        ("epsilon", ctypes.c_double),
+    )
+
+
+class SamplingArguments(ctypes.Structure):
+    """Mirror `sampling_arguments` of arguments.h."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("logits", "tokens")),
+        *((name, ctypes.c_int64) for name in ("rows", "width")),
+    )
+
+
 class KernelLibrary:
     """Hold the functions of one level."""
 
@@ -43,6 +82,8 @@ class KernelLibrary:
         self.level = level
         self.lanes = _LANES[level]
         """32-bit numbers in one register."""
+        self.panel_columns = _PANEL_VECTORS[level] * self.lanes
+        """Outputs in one panel of a packed weight: COLUMNS of vector.h."""
         self._library = ctypes.CDLL(str(path))
 
     def kernel(self, name: str, dtype: torch.dtype) -> Kernel:
