@@ -8,7 +8,7 @@ whatever else is in the batch and however often the sequence was preempted.
 
 import torch
 
-from pagefleet.engine.kernels.cpu.sampling import argmax
+from pagefleet.engine.kernels.cpu.sampling import DrawParameters, argmax, can_draw, draw
 from pagefleet.engine.sequence import Sequence
 
 MASK_64 = (1 << 64) - 1
@@ -61,6 +61,20 @@ def _adjust(row: torch.Tensor, sequence: Sequence, eos_token_ids: frozenset[int]
 
 
 def _draw(logits: torch.Tensor, sequences: list[Sequence]) -> list[int]:
+    if not can_draw(logits):
+        return draw_in_torch(logits, sequences)
+    return draw(
+        logits,
+        [
+            DrawParameters(p.temperature, p.top_p, p.min_p, p.top_k, p.seed, sequence.output_tokens)
+            for sequence in sequences
+            for p in (sequence.sampling,)
+        ],
+    )
+
+
+def draw_in_torch(logits: torch.Tensor, sequences: list[Sequence]) -> list[int]:
+    """Draw a token for each row of [rows, vocabulary] logits, on any device."""
     parameters = [sequence.sampling for sequence in sequences]
     temperatures = logits.new_tensor([p.temperature for p in parameters])[:, None]
     weights = torch.exp((logits - logits.max(dim=-1, keepdim=True).values) / temperatures)  # the best weighs 1

@@ -52,8 +52,14 @@ typedef struct {
 } rms_arguments;
 
 typedef struct {
-    const float *logits; /* [rows, width] */
-    int64_t *tokens;     /* [rows]: the choice, -1 where the best logit is not finite */
+    float *logits;   /* [rows, width]; `draw` overwrites them */
+    int64_t *tokens; /* [rows]: the choice, -1 where the best logit is not finite */
+    const float *temperatures; /* these and the following are [rows], for `draw` alone */
+    const float *min_ps;
+    const double *top_ps;
+    const int64_t *top_ks; /* 0 or less keeps all */
+    const uint64_t *seeds;
+    const int64_t *positions; /* tokens drawn before */
     int64_t rows;
     int64_t width;
 } sampling_arguments;

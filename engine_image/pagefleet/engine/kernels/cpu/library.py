@@ -70,7 +70,8 @@ class SamplingArguments(ctypes.Structure):
     """Mirror `sampling_arguments` of arguments.h."""
 
     _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("logits", "tokens")),
+        *((name, ctypes.c_void_p) for name in ("logits", "tokens", "temperatures", "min_ps", "top_ps", "top_ks")),
+        *((name, ctypes.c_void_p) for name in ("seeds", "positions")),
         *((name, ctypes.c_int64) for name in ("rows", "width")),
     )
 
