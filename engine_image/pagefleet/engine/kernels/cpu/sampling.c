@@ -6,7 +6,7 @@
 
 #define BLOCK 256 /* weights of one partial sum */
 
-static float row_largest(const float *row, int64_t width) {
+static float row_largest(const float *row, int64_t width) { /* not a number counts as nothing */
     vfloat most = splat(-INFINITY);
     int64_t i = 0;
     for (; i + LANES <= width; i += LANES) most = largest(load(row + i), most);
@@ -17,17 +17,21 @@ static float row_largest(const float *row, int64_t width) {
 
 /* The first index of the largest logit; -1 when it is not finite or any logit is not a number. */
 static int64_t row_argmax(const float *row, int64_t width) {
-    vint is_number = (vint)(splat(0) == splat(0));
+    vint is_number = splat(0) == splat(0);
+    vfloat most = splat(-INFINITY);
     int64_t i = 0;
     for (; i + LANES <= width; i += LANES) {
         vfloat value = load(row + i);
         is_number &= value == value;
+        most = largest(value, most);
     }
     for (int lane = 0; lane < LANES; lane++)
         if (!is_number[lane]) return -1;
-    for (; i < width; i++)
+    float best = largest_of(most);
+    for (; i < width; i++) {
         if (row[i] != row[i]) return -1;
-    float best = row_largest(row, width);
+        best = row[i] > best ? row[i] : best;
+    }
     if (!isfinite(best)) return -1;
     for (i = 0; i + LANES <= width; i += LANES) {
         vint found = load(row + i) == splat(best);

@@ -1,4 +1,4 @@
-"""Choose tokens in C: the largest logit, or a draw by the pivot method; the twins in torch are here and in `sampler`."""
+"""Choose tokens in C, the largest logit or a draw by the pivot method; the twins in torch are here and in `sampler`."""
 
 import ctypes
 from collections.abc import Sequence as SequenceOf
