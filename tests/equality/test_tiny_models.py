@@ -67,7 +67,13 @@ def expected(folder: Path) -> list[list[int]]:
 
 
 def engine(folder: Path, attention: type[PagedAttention] | None = None, **options: Any) -> LLM:
-    defaults: dict[str, Any] = {"max_num_seqs": 32, "kv_cache_memory_bytes": 2**25, "threads": 1}
+    defaults: dict[str, Any] = {
+        "max_num_seqs": 32,
+        "kv_cache_memory_bytes": 2**25,
+        "threads": 1,
+        # One side is all C, the other all torch: the probe would choose by the moment's load.
+        "linear_backend": "torch" if options.get("attention_backend") == "gather" else "c",
+    }
     return LLM(EngineConfig(model=str(folder), **{**defaults, **options}), attention_class=attention)
 
 

@@ -4,7 +4,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#if defined(__AVX512F__)
+#if defined(__AVX512F__) || defined(EMULATE_AVX512) /* tests run the wide code on narrow registers, slowly */
 #define LANES 16
 #define PANEL_VECTORS 4 /* 6 rows x 4 accumulators, 4 weights, 1 input: 29 of 32 registers */
 #elif defined(__AVX2__) && defined(__FMA__)
@@ -29,29 +29,33 @@ INLINE vfloat load(const void *source) { return *(const vfloat_unaligned *)sourc
 
 INLINE void store(void *target, vfloat value) { *(vfloat_unaligned *)target = value; }
 
-INLINE vfloat splat(float x) {
-#if LANES == 16
-    return (vfloat)_mm512_set1_ps(x);
-#else
-    return (vfloat)_mm256_set1_ps(x);
-#endif
-}
+#if defined(__AVX512F__)
+
+INLINE vfloat splat(float x) { return (vfloat)_mm512_set1_ps(x); }
+INLINE vfloat largest(vfloat a, vfloat b) { return (vfloat)_mm512_max_ps((__m512)a, (__m512)b); }
+INLINE vfloat smallest(vfloat a, vfloat b) { return (vfloat)_mm512_min_ps((__m512)a, (__m512)b); }
+
+#elif LANES == 8
+
+INLINE vfloat splat(float x) { return (vfloat)_mm256_set1_ps(x); }
+INLINE vfloat largest(vfloat a, vfloat b) { return (vfloat)_mm256_max_ps((__m256)a, (__m256)b); }
+INLINE vfloat smallest(vfloat a, vfloat b) { return (vfloat)_mm256_min_ps((__m256)a, (__m256)b); }
+
+#else /* EMULATE_AVX512: the same meaning lane by lane, the second where one is not a number */
+
+INLINE vfloat splat(float x) { return (vfloat){x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x}; }
 
 INLINE vfloat largest(vfloat a, vfloat b) {
-#if LANES == 16
-    return (vfloat)_mm512_max_ps((__m512)a, (__m512)b);
-#else
-    return (vfloat)_mm256_max_ps((__m256)a, (__m256)b);
-#endif
+    for (int i = 0; i < LANES; i++) b[i] = a[i] > b[i] ? a[i] : b[i];
+    return b;
 }
 
 INLINE vfloat smallest(vfloat a, vfloat b) {
-#if LANES == 16
-    return (vfloat)_mm512_min_ps((__m512)a, (__m512)b);
-#else
-    return (vfloat)_mm256_min_ps((__m256)a, (__m256)b);
-#endif
+    for (int i = 0; i < LANES; i++) b[i] = a[i] < b[i] ? a[i] : b[i];
+    return b;
 }
+
+#endif
 
 INLINE vfloat masked(vint mask, vfloat value) { return (vfloat)(mask & (vint)value); }
 
