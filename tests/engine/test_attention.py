@@ -6,12 +6,19 @@ import torch
 
 from pagefleet.engine.kernels import gather
 from pagefleet.engine.kernels.cache import zeroed
+from pagefleet.engine.kernels.cpu.attention import CpuAttention
 from pagefleet.engine.kernels.gather import GatherAttention
 from pagefleet.engine.kernels.interface import AttentionBatch, AttentionShape, LayerAttention, PagedAttention
 from pagefleet.engine.kernels.reference import ReferenceAttention
 from pagefleet.engine.layers.rotary import RotaryTable
 
-BACK_ENDS = [GatherAttention]
+BACK_ENDS = [GatherAttention, CpuAttention]
+# back end, block size, (query heads, KV heads, head size)
+CASES: list[tuple[type[PagedAttention], int, tuple[int, int, int]]] = [
+    *((GatherAttention, size, heads) for size in (1, 8, 16, 32) for heads in ((4, 4, 8), (6, 2, 64), (4, 1, 16))),
+    *((CpuAttention, size, heads) for size in (16, 32, 64) for heads in ((4, 4, 32), (6, 2, 64), (4, 1, 96))),
+    *((CpuAttention, 16, heads) for heads in ((2, 2, 128), (7, 1, 256), (16, 1, 64))),
+]
 # (new tokens, context with them) of each sequence
 STEPS = {
     "decodes": [(1, 1), (1, 5), (1, 16), (1, 17), (1, 40)],
@@ -91,7 +98,7 @@ def attend(attention: PagedAttention, sequences: list[tuple[int, int]], dtype: t
         angle = angles[batch.positions][:, None]
         return attention.forward(1, qkv, RotaryTable(angle.cos().to(dtype), angle.sin().to(dtype)))
 
-    run(filling, rows)
+    run(filling, rows.clone())  # a back end may rotate in place
     last_rows: list[int] = []
     end = 0
     for length, context in sequences:
@@ -100,14 +107,10 @@ def attend(attention: PagedAttention, sequences: list[tuple[int, int]], dtype: t
     return run(step, rows[last_rows])
 
 
-@pytest.mark.parametrize("back_end", BACK_ENDS)
+@pytest.mark.parametrize(("back_end", "block_size", "heads"), CASES)
 @pytest.mark.parametrize("name", STEPS)
-@pytest.mark.parametrize("block_size", [1, 8, 16, 32])
-@pytest.mark.parametrize(("query_heads", "kv_heads", "head_dim"), [(4, 4, 8), (6, 2, 64), (4, 1, 16)])
-def test_float32(
-    back_end: type[PagedAttention], name: str, block_size: int, query_heads: int, kv_heads: int, head_dim: int
-) -> None:
-    shape = make_shape(query_heads, kv_heads, head_dim, block_size, torch.float32)
+def test_float32(back_end: type[PagedAttention], name: str, block_size: int, heads: tuple[int, int, int]) -> None:
+    shape = make_shape(*heads, block_size, torch.float32)
     actual = attend(back_end(shape), STEPS[name], torch.float32)
     assert torch.allclose(actual, attend(ReferenceAttention(shape), STEPS[name], torch.float32), atol=1e-5)
 
@@ -121,7 +124,13 @@ def test_bfloat16(back_end: type[PagedAttention], name: str) -> None:
     assert torch.allclose(actual.float(), expected.float(), atol=0.03)
 
 
-@pytest.mark.parametrize("back_end", BACK_ENDS)
+@pytest.mark.parametrize("layer", LAYERS)
+def test_layers_that_attend_otherwise_are_not_for_c(layer: str) -> None:
+    shape = make_shape(6, 2, 16, 16, torch.float32, LAYERS[layer])
+    assert "sliding windows" in str(CpuAttention.unsupported(shape))
+
+
+@pytest.mark.parametrize("back_end", [each for each in BACK_ENDS if each is not CpuAttention])
 @pytest.mark.parametrize("name", STEPS)
 @pytest.mark.parametrize("block_size", [1, 16])
 @pytest.mark.parametrize("layer", LAYERS)

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from pagefleet.engine.config import EngineConfig
-from pagefleet.engine.kernels.gather import GatherAttention
 from pagefleet.engine.kernels.interface import PagedAttention
 from pagefleet.engine.kernels.reference import ReferenceAttention
 from pagefleet.engine.llm import LLM, Generation
@@ -27,9 +26,9 @@ LLAMA3_ROPE = {
     "original_max_position_embeddings": 64,
 }
 FAMILIES: dict[str, dict[str, Any]] = {
-    "mha": {"heads": 4, "kv_heads": 4},
-    "gqa": {"heads": 6, "kv_heads": 2, "hidden": 48, "tie": True},
-    "mqa": {"heads": 4, "kv_heads": 1, "attention_bias": True},
+    "mha": {"heads": 4, "kv_heads": 4, "head_dim": 16},
+    "gqa": {"heads": 6, "kv_heads": 2, "head_dim": 32, "hidden": 48, "tie": True},
+    "mqa": {"heads": 4, "kv_heads": 1, "head_dim": 16, "attention_bias": True},
     "llama3-rope": {"rope_parameters": LLAMA3_ROPE},
     "linear-rope": {"rope_parameters": {"rope_type": "linear", "rope_theta": 10000.0, "factor": 2.0}},
     "yarn-rope": {
@@ -67,8 +66,14 @@ def expected(folder: Path) -> list[list[int]]:
     return [reference_tokens(folder, prompt, NEW_TOKENS) for prompt in PROMPTS]
 
 
-def engine(folder: Path, attention: type[PagedAttention] = GatherAttention, **options: Any) -> LLM:
-    defaults: dict[str, Any] = {"max_num_seqs": 32, "kv_cache_memory_bytes": 2**25, "threads": 1}
+def engine(folder: Path, attention: type[PagedAttention] | None = None, **options: Any) -> LLM:
+    defaults: dict[str, Any] = {
+        "max_num_seqs": 32,
+        "kv_cache_memory_bytes": 2**25,
+        "threads": 1,
+        # One side is all C, the other all torch: the probe would choose by the moment's load.
+        "linear_backend": "torch" if options.get("attention_backend") == "gather" else "c",
+    }
     return LLM(EngineConfig(model=str(folder), **{**defaults, **options}), attention_class=attention)
 
 
@@ -76,21 +81,30 @@ def tokens(generations: list[Generation]) -> list[list[int]]:
     return [generation.token_ids for generation in generations]
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_alone_and_in_a_batch(folders: dict[str, Path], family: str) -> None:
-    llm = engine(folders[family])
+@pytest.mark.parametrize(
+    ("family", "backend"),
+    [*((family, "gather") for family in FAMILIES), *((family, "c") for family in ("mha", "gqa", "mqa"))],
+)
+def test_alone_and_in_a_batch(folders: dict[str, Path], family: str, backend: str) -> None:
+    llm = engine(folders[family], attention_backend=backend)
     alone = [llm.generate([prompt], GREEDY)[0].token_ids for prompt in PROMPTS[:10]]
     assert alone == expected(folders[family])[:10]
     assert tokens(llm.generate(PROMPTS, GREEDY)) == expected(folders[family])
 
 
-@pytest.mark.parametrize("block_size", [1, 8, 16, 32])
+@pytest.mark.parametrize(("backend", "block_size"), [("gather", 1), ("gather", 16), ("c", 16), ("c", 32)])
 @pytest.mark.parametrize("chunk", [1, 7, 64, 0])
 @pytest.mark.parametrize("family", ["mha", "gqa", "mqa"])
-def test_chunks_and_block_sizes(folders: dict[str, Path], family: str, chunk: int, block_size: int) -> None:
+def test_chunks_and_block_sizes(
+    folders: dict[str, Path], family: str, chunk: int, backend: str, block_size: int
+) -> None:
     """A chunk of 0 is the whole prompt: no cap, and a budget that takes all prompts in one step."""
     llm = engine(
-        folders[family], block_size=block_size, long_prefill_token_threshold=chunk, max_num_batched_tokens=4096
+        folders[family],
+        attention_backend=backend,
+        block_size=block_size,
+        long_prefill_token_threshold=chunk,
+        max_num_batched_tokens=4096,
     )
     assert tokens(llm.generate(PROMPTS, GREEDY)) == expected(folders[family])
 

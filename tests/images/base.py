@@ -16,7 +16,7 @@ PACKAGES = ("usr-is-merged", "python3", "python3-venv", "libstdc++6", "ca-certif
 """usr-is-merged keeps perl out; torch needs libstdc++6."""
 MORE_PACKAGES = {
     "run": (),
-    "build": ("binutils",),  # strip, for the stage that installs dependencies
+    "build": ("binutils", "gcc", "libc6-dev"),  # strip, for the dependencies; a compiler, for the CPU kernels
     "cuda": ("gcc", "libc6-dev", "libpython3-dev"),  # what Triton compiles its launcher with
 }
 """What each kind of base has besides: there is no apt in it that a Dockerfile could get it with."""

@@ -38,6 +38,10 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Seeds requests that bring no seed of their own, and random weights."""
     device: str = "auto"
     """`auto`, `cpu` or `cuda`."""
+    attention_backend: str = "auto"
+    """`auto`, `c` (the C kernels) or `gather` (torch). Auto takes C where it can serve the model."""
+    linear_backend: str = "auto"
+    """`auto`, `c`, `onednn` or `torch`. Auto measures them on a CPU, and is torch on a GPU."""
     threads: int | None = None
     """CPU threads of the core; None leaves one core to the HTTP process."""
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pagefleet.engine.config import EngineConfig
 from pagefleet.engine.core import EngineCore
 from pagefleet.engine.errors import RequestRefused
-from pagefleet.engine.kernels.gather import GatherAttention
 from pagefleet.engine.kernels.interface import PagedAttention
 from pagefleet.engine.messages import AddRequest, Refused
 from pagefleet.engine.sampling_params import SamplingParameters
@@ -27,7 +26,7 @@ class Generation:
 class LLM:
     """Generate for many prompts at once."""
 
-    def __init__(self, config: EngineConfig, *, attention_class: type[PagedAttention] = GatherAttention) -> None:
+    def __init__(self, config: EngineConfig, *, attention_class: type[PagedAttention] | None = None) -> None:
         self.core: EngineCore = start_engine(config, StageClock(lambda _: None), attention_class=attention_class)
 
     def generate(

@@ -62,6 +62,7 @@ class CoreReady(Message, frozen=True, kw_only=True):
     dtype: str
     kv_cache_dtype: str
     attention_backend: str
+    linear_backend: str
     vocabulary_size: int
     max_model_len: int
     max_num_seqs: int

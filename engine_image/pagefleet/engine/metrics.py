@@ -262,6 +262,8 @@ class EngineMetrics(Collector):
                 "quantization": "none",
                 "batching": "continuous",
                 "device": ready.device,
+                "attention_backend": ready.attention_backend,
+                "linear_backend": ready.linear_backend,
             }
         return labels
 

@@ -8,6 +8,7 @@ whatever else is in the batch and however often the sequence was preempted.
 
 import torch
 
+from pagefleet.engine.kernels.cpu.sampling import DrawParameters, argmax, can_draw, draw
 from pagefleet.engine.sequence import Sequence
 
 MASK_64 = (1 << 64) - 1
@@ -31,15 +32,13 @@ def sample(logits: torch.Tensor, sequences: list[Sequence], eos_token_ids: froze
     """
     for row, sequence in zip(logits, sequences, strict=True):
         _adjust(row, sequence, eos_token_ids)
-    best = logits.max(dim=-1)
-    tokens: list[int] = best.indices.tolist()
-    is_finite: list[bool] = best.values.isfinite().tolist()
-    drawn = [i for i, sequence in enumerate(sequences) if is_finite[i] and not sequence.sampling.is_greedy]
+    tokens = argmax(logits)
+    drawn = [i for i, sequence in enumerate(sequences) if tokens[i] is not None and not sequence.sampling.is_greedy]
     if drawn:
         chosen = _draw(logits[drawn], [sequences[i] for i in drawn])
         for i, token in zip(drawn, chosen, strict=True):
             tokens[i] = token
-    return [token if finite else None for token, finite in zip(tokens, is_finite, strict=True)]
+    return tokens
 
 
 def _adjust(row: torch.Tensor, sequence: Sequence, eos_token_ids: frozenset[int]) -> None:
@@ -62,6 +61,20 @@ def _adjust(row: torch.Tensor, sequence: Sequence, eos_token_ids: frozenset[int]
 
 
 def _draw(logits: torch.Tensor, sequences: list[Sequence]) -> list[int]:
+    if not can_draw(logits):
+        return draw_in_torch(logits, sequences)
+    return draw(
+        logits,
+        [
+            DrawParameters(p.temperature, p.top_p, p.min_p, p.top_k, p.seed, sequence.output_tokens)
+            for sequence in sequences
+            for p in (sequence.sampling,)
+        ],
+    )
+
+
+def draw_in_torch(logits: torch.Tensor, sequences: list[Sequence]) -> list[int]:
+    """Draw a token for each row of [rows, vocabulary] logits, on any device."""
     parameters = [sequence.sampling for sequence in sequences]
     temperatures = logits.new_tensor([p.temperature for p in parameters])[:, None]
     weights = torch.exp((logits - logits.max(dim=-1, keepdim=True).values) / temperatures)  # the best weighs 1

@@ -11,7 +11,9 @@ from pagefleet.engine.core import EngineCore
 from pagefleet.engine.device import choose_device, choose_dtype, named_dtype
 from pagefleet.engine.errors import StartupError
 from pagefleet.engine.gguf_conversion import convert
-from pagefleet.engine.kernels.gather import GatherAttention
+from pagefleet.engine.kernels.choose import choose_attention
+from pagefleet.engine.kernels.cpu.pointwise import make_rms_norm
+from pagefleet.engine.kernels.cpu.probe import use_linear_backend
 from pagefleet.engine.kernels.interface import AttentionShape, PagedAttention
 from pagefleet.engine.messages import AddRequest, CoreReady
 from pagefleet.engine.model_source import ModelSource, resolve_model
@@ -31,9 +33,12 @@ SAMPLING_COPIES = 6
 
 
 def start_engine(
-    config: EngineConfig, clock: StageClock, *, attention_class: type[PagedAttention] = GatherAttention
+    config: EngineConfig, clock: StageClock, *, attention_class: type[PagedAttention] | None = None
 ) -> EngineCore:
-    """Bring the engine up to its first real forward pass; raises StartupError with the sentence for the user."""
+    """Bring the engine up to its first real forward pass; raises StartupError with the sentence for the user.
+
+    `attention_class` None lets the configuration choose.
+    """
     device = choose_device(config.device)
     torch.set_num_threads(config.threads or max(1, machine.usable_cores() - 1))
     with clock.stage("download") as report:
@@ -45,11 +50,15 @@ def start_engine(
         architecture = architecture_of(model_config)
         dtype = choose_dtype(config.dtype, model_config, device, is_quantized=source.is_quantized)
         model = load_model(model_config, open_checkpoint(source), dtype=dtype, device=device)
+        linear_backend = use_linear_backend(config.linear_backend, model.linears())
+        if linear_backend == "c":
+            model.rms_norm = make_rms_norm(dtype)
     with clock.stage("measure"):
         budget_tokens = _budget_tokens(config, device)
         shape = _attention_shape(config, model, dtype, device)
-        refusal = attention_class.unsupported(shape)
-        if refusal is not None:
+        if attention_class is None:
+            attention_class = choose_attention(config.attention_backend, shape, dtype)
+        elif refusal := attention_class.unsupported(shape):
             raise StartupError(refusal)
         facts = _memory_facts(model, budget_tokens, config.max_num_seqs, device, dtype)
         plan = _plan(config, model, shape, facts)
@@ -63,6 +72,7 @@ def start_engine(
         dtype=_dtype_name(dtype),
         kv_cache_dtype=_dtype_name(shape.cache_dtype),
         attention_backend=attention.name,
+        linear_backend=linear_backend,
         vocabulary_size=model.vocabulary_size,
         max_model_len=plan.max_model_len,
         max_num_seqs=config.max_num_seqs,

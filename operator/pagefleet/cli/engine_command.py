@@ -92,6 +92,14 @@ def serve(
     device: Annotated[
         Literal["auto", "cpu", "cuda"], typer.Option(envvar="PAGEFLEET_DEVICE", help="Where the model runs.")
     ] = "auto",
+    attention_backend: Annotated[
+        Literal["auto", "c", "gather"],
+        typer.Option(help="Attention kernels: C (CPU), or torch's gather and fused attention; auto takes the fastest."),
+    ] = "auto",
+    linear_backend: Annotated[
+        Literal["auto", "c", "onednn", "torch"],
+        typer.Option(help="Matrix products on a CPU; auto measures at start and takes the fastest."),
+    ] = "auto",
     threads: Annotated[int | None, typer.Option(help="CPU threads of the model; default all cores but one.")] = None,
     drain_timeout: Annotated[
         float, typer.Option(help="Seconds that running requests get after SIGTERM before they are aborted.")
@@ -118,6 +126,8 @@ def serve(
         max_num_queued_tokens=max_num_queued_tokens,
         seed=seed,
         device=device,
+        attention_backend=attention_backend,
+        linear_backend=linear_backend,
         threads=threads,
     )
     server = ServerConfig(

@@ -4,6 +4,7 @@
 a block is one contiguous piece, so copying one stays a memcpy.
 """
 
+import contextlib
 import math
 import mmap
 
@@ -41,7 +42,7 @@ def zeroed(size: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> t
     if device.type != "cpu":
         return torch.zeros(size, dtype=dtype, device=device)
     memory = mmap.mmap(-1, math.prod(size) * dtype.itemsize)
-    if hasattr(mmap, "MADV_HUGEPAGE"):
+    with contextlib.suppress(AttributeError, OSError):  # a wish: not every system and kernel has them
         # Blocks are read at random: with 4 KiB pages that is bound by address translation.
         memory.madvise(mmap.MADV_HUGEPAGE)
     return torch.frombuffer(memory, dtype=dtype).view(size)

@@ -120,7 +120,8 @@ class PagedAttention(ABC):
     def forward(self, layer: int, qkv: torch.Tensor, rotary: RotaryTable) -> torch.Tensor:
         """Rotate, store and attend.
 
-        `qkv` is [tokens, (query_heads + 2 * kv_heads) * head_dim], the result [tokens, query_heads * head_dim].
+        `qkv` is [tokens, (query_heads + 2 * kv_heads) * head_dim] and may be overwritten, the result
+        [tokens, query_heads * head_dim].
         """
         shape = self.shape
         heads = qkv.view(qkv.shape[0], shape.query_heads + 2 * shape.kv_heads, shape.head_dim)

@@ -1,6 +1,11 @@
 """Root-mean-square normalisation (arXiv 1910.07467)."""
 
+from collections.abc import Callable
+
 import torch
+
+RmsNorm = Callable[[torch.Tensor, torch.Tensor, float], torch.Tensor]
+"""Takes [tokens, hidden], the weight and epsilon."""
 
 
 def rms_norm(hidden: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:

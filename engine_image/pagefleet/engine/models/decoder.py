@@ -3,12 +3,14 @@
 Names and order of operations are those of transformers' models, so that float32 tokens are equal.
 """
 
+from collections.abc import Iterator
+
 import torch
 
 from pagefleet.engine.kernels.interface import LayerAttention, PagedAttention
 from pagefleet.engine.layers.activation import ACTIVATIONS
 from pagefleet.engine.layers.linear import Linear
-from pagefleet.engine.layers.norm import rms_norm
+from pagefleet.engine.layers.norm import RmsNorm, rms_norm
 from pagefleet.engine.models.decoder_description import DecoderDescription
 from pagefleet.engine.models.decoder_layer import DecoderLayer, LayerLoader
 from pagefleet.engine.models.weight_loader import WeightLoader
@@ -22,6 +24,7 @@ class DecoderModel:
         self, description: DecoderDescription, checkpoint: Checkpoint, *, dtype: torch.dtype, device: torch.device
     ) -> None:
         description.check()
+        self.rms_norm: RmsNorm = rms_norm
         self._description = description
         self._dtype = dtype
         self._activation = ACTIVATIONS[description.activation]
@@ -67,11 +70,16 @@ class DecoderModel:
 
     @property
     def weight_bytes(self) -> int:
-        """Return the bytes of all weights; a tied head counts once."""
-        tensors = [self._embedding, self._final_norm]
-        if self._head.weight is not self._embedding:
-            tensors.append(self._head.weight)
-        return sum(tensor.nbytes for tensor in tensors) + sum(layer.weight_bytes for layer in self._layers)
+        """Return the bytes of all weights; a tied head counts once, unless a back end holds a packed copy."""
+        head = 0 if self._head.weight is self._embedding else self._head.nbytes
+        own = self._embedding.nbytes + self._final_norm.nbytes + head
+        return own + sum(layer.weight_bytes for layer in self._layers)
+
+    def linears(self) -> Iterator[Linear]:
+        """Yield all linears, the head last, for a back end to take over."""
+        for layer in self._layers:
+            yield from layer.linears
+        yield self._head
 
     @property
     def activation_values_per_token(self) -> int:
@@ -85,30 +93,39 @@ class DecoderModel:
     def forward(self, token_ids: torch.Tensor, positions: torch.Tensor, attention: PagedAttention) -> torch.Tensor:
         """Map [tokens] ids at [tokens] positions to [tokens, hidden] states before the final norm."""
         tables = {rotary: rotary.table(positions, self._dtype) for rotary in set(self._rotary)}
-        epsilon = self._description.norm_epsilon
         hidden = torch.nn.functional.embedding(token_ids, self._embedding)
         if self._description.embedding_scale is not None:
             hidden = hidden * torch.tensor(self._description.embedding_scale, dtype=self._dtype)
         for index, layer in enumerate(self._layers):
-            qkv = layer.qkv(rms_norm(hidden, layer.input_norm, epsilon))
+            qkv = layer.qkv(self._normalise(hidden, layer.input_norm))
             if layer.head_norms is not None:
                 self._normalise_heads(qkv, layer.head_norms)
-            attended = layer.output(attention.forward(index, qkv, tables[self._rotary[index]]))
-            hidden = hidden + _normed(attended, layer.attention_output_norm, epsilon)
-            hidden = hidden + _normed(self._feed_forward(layer, hidden), layer.mlp_output_norm, epsilon)
+            attended = attention.forward(index, qkv, tables[self._rotary[index]])
+            hidden = self._add(hidden, layer.output, attended, layer.attention_output_norm)
+            gated = self._gate(layer, self._normalise(hidden, layer.mlp_norm))
+            hidden = self._add(hidden, layer.down, gated, layer.mlp_output_norm)
         return hidden
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Map [rows, hidden] to float32 [rows, vocabulary]; callers pass only the rows that sample."""
-        normed = rms_norm(hidden, self._final_norm, self._description.norm_epsilon)
-        logits = self._head(normed).float()
+        logits = self._head.wide(self._normalise(hidden, self._final_norm))
         cap = self._description.logit_soft_cap
         return logits if cap is None else cap * torch.tanh(logits / cap)
 
-    def _feed_forward(self, layer: DecoderLayer, hidden: torch.Tensor) -> torch.Tensor:
-        normed = rms_norm(hidden, layer.mlp_norm, self._description.norm_epsilon)
-        gate, up = layer.gate_up(normed).chunk(2, dim=-1)
-        return layer.down(self._activation(gate) * up)
+    def _gate(self, layer: DecoderLayer, rows: torch.Tensor) -> torch.Tensor:
+        if layer.gate_up.is_gated:
+            return layer.gate_up.swiglu(rows)
+        gate, up = layer.gate_up(rows).chunk(2, dim=-1)
+        return self._activation(gate) * up
+
+    def _add(self, hidden: torch.Tensor, linear: Linear, rows: torch.Tensor, norm: torch.Tensor | None) -> torch.Tensor:
+        """Return `hidden` plus what the linear makes of `rows`, normalised where the family does that."""
+        return linear.add_to(hidden, rows) if norm is None else hidden + self._normalise(linear(rows), norm)
+
+    def _normalise(self, hidden: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        # Kernels take weights of the compute dtype alone.
+        normalise = self.rms_norm if weight.dtype == hidden.dtype else rms_norm
+        return normalise(hidden, weight, self._description.norm_epsilon)
 
     def _normalise_heads(self, qkv: torch.Tensor, weights: tuple[torch.Tensor, torch.Tensor]) -> None:
         """Normalise query and key heads where they lie."""
@@ -127,7 +144,3 @@ class DecoderModel:
             return Linear(self._embedding)
         head = load.weight("lm_head.weight", tuple(self._embedding.shape))
         return Linear(self._embedding if ties and torch.equal(head, self._embedding) else head)
-
-
-def _normed(rows: torch.Tensor, weight: torch.Tensor | None, epsilon: float) -> torch.Tensor:
-    return rows if weight is None else rms_norm(rows, weight, epsilon)

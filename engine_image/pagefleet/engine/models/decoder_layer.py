@@ -26,13 +26,16 @@ class DecoderLayer:
     mlp_output_norm: torch.Tensor | None
 
     @property
+    def linears(self) -> tuple[Linear, ...]:
+        """Return the layer's linears."""
+        return self.qkv, self.output, self.gate_up, self.down
+
+    @property
     def weight_bytes(self) -> int:
         """Return the bytes of the layer's weights."""
-        tensors = [self.input_norm, self.attention_output_norm, self.mlp_norm, self.mlp_output_norm]
-        tensors += self.head_norms or ()
-        for linear in (self.qkv, self.output, self.gate_up, self.down):
-            tensors += [linear.weight, linear.bias]
-        return sum(tensor.nbytes for tensor in tensors if tensor is not None)
+        norms = [self.input_norm, self.attention_output_norm, self.mlp_norm, self.mlp_output_norm]
+        norms += self.head_norms or ()
+        return sum(norm.nbytes for norm in norms if norm is not None) + sum(one.nbytes for one in self.linears)
 
 
 class LayerLoader:
@@ -97,18 +100,17 @@ class LayerLoader:
 
     def _gate_up(self, prefix: str) -> Linear:
         it = self._description
+        is_gated = it.activation == "silu"
         if it.is_fused:
-            return self._load.linear(
+            fused = self._load.linear(
                 prefix + "gate_up_proj", 2 * it.intermediate_size, it.hidden_size, has_bias=it.has_mlp_bias
             )
-        return fuse(
-            [
-                self._load.linear(
-                    f"{prefix}{name}_proj", it.intermediate_size, it.hidden_size, has_bias=it.has_mlp_bias
-                )
-                for name in ("gate", "up")
-            ]
-        )
+            return fuse([fused], is_gated=is_gated)
+        parts = [
+            self._load.linear(f"{prefix}{name}_proj", it.intermediate_size, it.hidden_size, has_bias=it.has_mlp_bias)
+            for name in ("gate", "up")
+        ]
+        return fuse(parts, is_gated=is_gated)
 
     def _rows(self, rotated_heads: int, other_heads: int = 0) -> torch.Tensor | None:
         """Return the order of rows that makes a partial rotation one of whole heads; None leaves them."""

@@ -1,14 +1,23 @@
 """What the engine needs of a model, whoever computes it."""
 
+from collections.abc import Iterator
 from typing import Protocol
 
 import torch
 
 from pagefleet.engine.kernels.interface import LayerAttention, PagedAttention
+from pagefleet.engine.layers.linear import Linear
+from pagefleet.engine.layers.norm import RmsNorm
 
 
 class Model(Protocol):
     """Map tokens to logits over a paged cache."""
+
+    rms_norm: RmsNorm
+    """A back end may put its own here; one for weights of the compute dtype."""
+
+    def linears(self) -> Iterator[Linear]:
+        """Yield the linears that a back end may take over, the head last; none is an answer too."""
 
     @property
     def query_heads(self) -> int:
@@ -36,7 +45,7 @@ class Model(Protocol):
 
     @property
     def weight_bytes(self) -> int:
-        """Return the bytes of all weights; a tied head counts once."""
+        """Return the bytes of all weights; a tied head counts once, unless a back end holds a packed copy."""
 
     @property
     def activation_values_per_token(self) -> int:

@@ -1,0 +1,65 @@
+/* The argument blocks that Python fills: one pointer per call. `library.py` mirrors them field by field. */
+#pragma once
+#include <stdint.h>
+
+enum { GEMM_STORE, GEMM_ADD, GEMM_SWIGLU, GEMM_FLOAT32 };
+
+typedef struct {
+    const void *input;    /* [rows, input_stride] elements, of which the first 2 * words or words count */
+    const float *weight;  /* [panels][words][COLUMNS] 32-bit words: one float32, or two bfloat16 along the depth */
+    const float *bias;    /* [panels * COLUMNS] or null */
+    const void *residual; /* GEMM_ADD: laid out as the output; may be the output itself */
+    void *output;         /* [rows, output_stride] elements; float32 with GEMM_FLOAT32 */
+    int64_t rows;
+    int64_t words;   /* depth in 32-bit words */
+    int64_t columns; /* outputs that count; with GEMM_SWIGLU gate and up together */
+    int64_t input_stride;
+    int64_t output_stride;
+    int64_t mode;
+} gemm_arguments;
+
+typedef struct {
+    void *query;       /* [tokens, query_stride] elements, head after head; rotated in place */
+    const void *key;   /* [tokens, kv_stride] */
+    const void *value; /* [tokens, kv_stride] */
+    void *output;      /* [tokens, query_heads * head_dim] */
+    const void *cosine; /* [tokens, head_dim] elements, null when the rows are rotated already */
+    const void *sine;
+    void *keys;   /* this layer's pool: [block][kv head][unit][head_dim / PAIR][16][PAIR], a unit is 16 tokens */
+    void *values; /* [block][kv head][unit][16 / PAIR][head_dim][PAIR] */
+    const int64_t *slots;  /* [tokens] */
+    const int32_t *tables; /* [sequences, table_stride] blocks */
+    const int32_t *items;  /* [items_count, 4]: sequence, first row, tokens, position of the first row */
+    int64_t query_stride;
+    int64_t kv_stride;
+    int64_t table_stride;
+    int64_t items_count;
+    int64_t tokens;
+    int64_t query_heads;
+    int64_t kv_heads;
+    int64_t head_dim;
+    int64_t block_size;
+    double scale;
+} attention_arguments;
+
+typedef struct {
+    const void *input;  /* [rows, width] */
+    const void *weight; /* [width] */
+    void *output;       /* [rows, width] */
+    int64_t rows;
+    int64_t width;
+    double epsilon;
+} rms_arguments;
+
+typedef struct {
+    float *logits;   /* [rows, width]; `draw` overwrites them */
+    int64_t *tokens; /* [rows]: the choice, -1 where the best logit is not finite */
+    const float *temperatures; /* these and the following are [rows], for `draw` alone */
+    const float *min_ps;
+    const double *top_ps;
+    const int64_t *top_ks; /* 0 or less keeps all */
+    const uint64_t *seeds;
+    const int64_t *positions; /* tokens drawn before */
+    int64_t rows;
+    int64_t width;
+} sampling_arguments;

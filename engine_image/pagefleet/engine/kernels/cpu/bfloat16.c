@@ -1,0 +1,5 @@
+/* The kernels over bfloat16. */
+#define BFLOAT16 1
+#include "attention.h"
+#include "gemm.h"
+#include "pointwise.h"

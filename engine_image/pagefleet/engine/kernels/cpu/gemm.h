@@ -1,0 +1,139 @@
+/* output = input . weight, with what follows it in a model fused in: bias, residual, SwiGLU.
+ *
+ * The weight is packed once into panels of COLUMNS outputs. A tile is up to ROWS rows by one or more panels, whose sums
+ * stay in registers over the whole depth, so every output sums in the same order whatever the batch is. */
+#include "arguments.h"
+#include "element.h"
+
+#define BLOCK_BYTES (192 * 1024) /* input rows that stay in the second-level cache while all panels pass by */
+#define PARALLEL_WORK (1 << 16)  /* multiply-adds below which waking the other threads costs more than it saves */
+#define MOST_VECTORS 8           /* sums of one row: with fewer than 8 in all the multiply-adds wait for each other */
+
+/* Write `count` outputs of one row, beginning at output `column`, from a vector of sums. */
+INLINE void write_sums(const gemm_arguments *a, int64_t row, int64_t column, int64_t count, vfloat sum) {
+    if (a->mode == GEMM_FLOAT32) {
+        float *output = (float *)a->output + row * a->output_stride + column;
+        if (count >= LANES) store(output, sum);
+        else for (int i = 0; i < count; i++) output[i] = sum[i];
+        return;
+    }
+    element *output = (element *)a->output + row * a->output_stride + column;
+    const element *residual = (const element *)a->residual + row * a->output_stride + column;
+    if (count >= LANES) {
+        if (a->mode == GEMM_ADD) sum = load_elements(residual) + rounded(sum);
+        store_elements(output, sum);
+        return;
+    }
+    for (int i = 0; i < count; i++) {
+        float value = sum[i];
+        if (a->mode == GEMM_ADD) value = load_element(residual + i) + rounded_scalar(value);
+        store_element(output + i, value);
+    }
+}
+
+INLINE vfloat gated(vfloat gate, vfloat up) {
+    gate = rounded(gate);
+    vfloat activated = gate / (splat(1.0f) + exponential(-gate));
+    return rounded(activated) * rounded(up);
+}
+
+/* Finish one row of one panel. Not inlined into the tiles: their number would make the compiler slow. */
+static __attribute__((noinline)) void write_panel(const gemm_arguments *a, int64_t row, int64_t panel, float *sums) {
+    if (a->bias)
+        for (int j = 0; j < COLUMNS; j += LANES) store(sums + j, load(sums + j) + load(a->bias + panel * COLUMNS + j));
+    if (a->mode == GEMM_SWIGLU) { /* the first half of a panel is gate, the second up */
+        for (int j = 0; j < COLUMNS / 2; j += LANES) {
+            int64_t column = panel * (COLUMNS / 2) + j;
+            write_sums(a, row, column, a->columns / 2 - column, gated(load(sums + j), load(sums + COLUMNS / 2 + j)));
+        }
+        return;
+    }
+    for (int j = 0; j < COLUMNS; j += LANES)
+        write_sums(a, row, panel * COLUMNS + j, a->columns - panel * COLUMNS - j, load(sums + j));
+}
+
+INLINE void multiply_tile(const gemm_arguments *a, int64_t row, int64_t panel, const int rows, const int panels) {
+    const int64_t words = a->words;
+    const int vectors = panels * PANEL_VECTORS;
+    const float *input[ROWS];
+    vfloat sums[ROWS][MOST_VECTORS];
+#pragma GCC unroll 8
+    for (int i = 0; i < rows; i++) {
+        input[i] = (const float *)((const element *)a->input + (row + i) * a->input_stride);
+#pragma GCC unroll 8
+        for (int j = 0; j < vectors; j++) sums[i][j] = splat(0);
+    }
+    const float *weight = a->weight + panel * words * COLUMNS;
+    for (int64_t k = 0; k < words; k++) {
+        vfloat w[MOST_VECTORS];
+#pragma GCC unroll 8
+        for (int j = 0; j < vectors; j++)
+            w[j] = load(weight + (j / PANEL_VECTORS) * words * COLUMNS + k * COLUMNS + (j % PANEL_VECTORS) * LANES);
+#pragma GCC unroll 8
+        for (int i = 0; i < rows; i++) {
+            vfloat x = splat_word(input[i] + k);
+#pragma GCC unroll 8
+            for (int j = 0; j < vectors; j++) sums[i][j] = multiply_add(sums[i][j], w[j], x);
+        }
+    }
+    float done[ROWS][MOST_VECTORS * LANES] __attribute__((aligned(64)));
+#pragma GCC unroll 8
+    for (int i = 0; i < rows; i++)
+#pragma GCC unroll 8
+        for (int j = 0; j < vectors; j++) store(&done[i][j * LANES], sums[i][j]);
+    for (int i = 0; i < rows; i++)
+        for (int q = 0; q < panels; q++) write_panel(a, row + i, panel + q, &done[i][q * COLUMNS]);
+}
+
+/* Few rows take several panels at once, so that there are always enough independent sums. */
+#define ONE_ROW_PANELS (8 / PANEL_VECTORS)
+#define TWO_ROW_PANELS (4 / PANEL_VECTORS)
+
+static __attribute__((noinline)) void multiply_rows(const gemm_arguments *a, int64_t row, int64_t panel, int rows, int panels) {
+    switch (rows * 8 + panels) {
+        case 8 + ONE_ROW_PANELS: multiply_tile(a, row, panel, 1, ONE_ROW_PANELS); break;
+#if TWO_ROW_PANELS > 1
+        case 16 + TWO_ROW_PANELS: multiply_tile(a, row, panel, 2, TWO_ROW_PANELS); break;
+        case 24 + TWO_ROW_PANELS: multiply_tile(a, row, panel, 3, TWO_ROW_PANELS); break;
+#endif
+        case 8 + 1: multiply_tile(a, row, panel, 1, 1); break;
+        case 16 + 1: multiply_tile(a, row, panel, 2, 1); break;
+        case 24 + 1: multiply_tile(a, row, panel, 3, 1); break;
+        case 32 + 1: multiply_tile(a, row, panel, 4, 1); break;
+        case 40 + 1: multiply_tile(a, row, panel, 5, 1); break;
+        default: multiply_tile(a, row, panel, 6, 1); break;
+    }
+}
+
+/* Multiply rows [begin, end) with panels [first, first + count), in tiles of nearly equal height. */
+static void multiply_block(const gemm_arguments *a, int64_t begin, int64_t end, int64_t first, int64_t count) {
+    const int64_t tiles = (end - begin + ROWS - 1) / ROWS;
+    for (int64_t tile = 0; tile < tiles; tile++) {
+        int64_t row = begin + (end - begin) * tile / tiles;
+        int rows = (int)(begin + (end - begin) * (tile + 1) / tiles - row);
+        int width = rows == 1 ? ONE_ROW_PANELS : rows <= 3 ? TWO_ROW_PANELS : 1;
+        for (int64_t panel = 0; panel < count;) {
+            int panels = panel + width <= count ? width : 1;
+            multiply_rows(a, row, first + panel, rows, panels);
+            panel += panels;
+        }
+    }
+}
+
+EXPORT void NAME(multiply)(const gemm_arguments *a) {
+    const int64_t panels = (a->columns + COLUMNS - 1) / COLUMNS;
+    const int64_t groups = (panels + ONE_ROW_PANELS - 1) / ONE_ROW_PANELS;
+    int64_t most_rows = BLOCK_BYTES / 4 / a->words / ROWS * ROWS;
+    if (most_rows < 2 * ROWS) most_rows = 2 * ROWS;
+    const int64_t blocks = (a->rows + most_rows - 1) / most_rows;
+#pragma omp parallel if (a->rows * a->words * a->columns > PARALLEL_WORK)
+    for (int64_t block = 0; block < blocks; block++) {
+        int64_t begin = a->rows * block / blocks, end = a->rows * (block + 1) / blocks;
+#pragma omp for schedule(static) nowait
+        for (int64_t group = 0; group < groups; group++) {
+            int64_t first = group * ONE_ROW_PANELS;
+            int64_t count = panels - first < ONE_ROW_PANELS ? panels - first : ONE_ROW_PANELS;
+            multiply_block(a, begin, end, first, count);
+        }
+    }
+}

@@ -1,0 +1,75 @@
+"""The code of the AVX512 levels on any CPU: 16 lanes, spread over narrower registers by the compiler.
+
+What stays untested without AVX512 are its intrinsics: broadcast, maximum, minimum, and the product of pairs.
+"""
+
+import subprocess
+
+import pytest
+import torch
+
+from pagefleet.engine.kernels.cpu import build
+from pagefleet.engine.kernels.cpu.attention import CpuAttention
+from pagefleet.engine.kernels.cpu.library import KernelLibrary
+from pagefleet.engine.kernels.cpu.pointwise import CpuRmsNorm
+from pagefleet.engine.kernels.gather import GatherAttention
+from pagefleet.engine.layers.norm import rms_norm
+from tests.engine.kernels import test_cpu_attention, test_cpu_linear, test_cpu_pointwise, test_cpu_sampling
+from tests.engine.kernels.test_cpu_attention import fresh, make_rows, make_shape, run_spans, spans_of
+
+DTYPES = [torch.float32, torch.bfloat16]
+
+
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory: pytest.TempPathFactory) -> KernelLibrary:
+    compiler = build.find_compiler()
+    assert compiler is not None, "the tests need gcc"
+    path = tmp_path_factory.mktemp("wide") / "wide.so"
+    flags = [flag for flag in build.FLAGS if flag != "-O3"]
+    command = [compiler, *flags, "-O1", *build.LEVELS["avx2"], "-DEMULATE_AVX512", "-Wno-psabi", "-o", str(path)]
+    subprocess.run([*command, *map(str, sorted(build.SOURCES.glob("*.c")))], check=True)
+    return KernelLibrary(path, "avx512")
+
+
+@pytest.fixture(autouse=True)
+def wide_everywhere(wide: KernelLibrary, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("attention", "probe", "pointwise", "sampling"):
+        monkeypatch.setattr(f"pagefleet.engine.kernels.cpu.{module}.load_library", lambda: wide)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("query_heads", "kv_heads", "head_dim"), [(6, 2, 64), (3, 1, 16), (8, 8, 80)])
+def test_attention(dtype: torch.dtype, query_heads: int, kv_heads: int, head_dim: int) -> None:
+    shape = make_shape(query_heads=query_heads, kv_heads=kv_heads, head_dim=head_dim, cache_dtype=dtype)
+    rows = make_rows(shape)[:300]
+    whole = run_spans(fresh(CpuAttention, shape), rows, [(0, 300)])
+    expected = run_spans(fresh(GatherAttention, shape), rows, [(0, 300)])
+    tolerance = 1e-5 if dtype == torch.float32 else 0.03
+    assert torch.allclose(whole.float(), expected.float(), atol=tolerance)
+    chunked = [span for span in spans_of(37) if span[1] <= 300]
+    assert torch.equal(run_spans(fresh(CpuAttention, shape), rows, chunked), whole[: chunked[-1][1]])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_products(dtype: torch.dtype) -> None:
+    for has_bias in (False, True):
+        test_cpu_linear.test_every_epilogue("c", dtype, 1e-5 if dtype == torch.float32 else 0.05, has_bias)
+    test_cpu_linear.test_a_batch_gives_the_same_bits(dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_layout(dtype: torch.dtype) -> None:
+    test_cpu_attention.test_layout(dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_norm(wide: KernelLibrary, dtype: torch.dtype) -> None:
+    hidden = torch.randn(4, 100, generator=torch.Generator().manual_seed(0)).to(dtype)
+    weight = torch.linspace(0.5, 1.5, 100).to(dtype)
+    actual, expected = CpuRmsNorm(wide, dtype)(hidden, weight, 1e-6), rms_norm(hidden, weight, 1e-6)
+    assert torch.allclose(actual.float(), expected.float(), atol=1e-5 if dtype == torch.float32 else 0.02)
+
+
+def test_sampling() -> None:
+    test_cpu_pointwise.test_argmax(1003)
+    test_cpu_sampling.test_the_same_tokens_as_torch(1003, {"top_k": 100, "top_p": 0.95})
