@@ -103,8 +103,11 @@ def test_config_that_is_not_json(copy: Path) -> None:
 
 
 def test_unsupported_architecture(copy: Path) -> None:
-    edit_config(copy, architectures=["GPT2LMHeadModel"], model_type="gpt2")
-    assert refusal(copy).startswith("architecture GPT2LMHeadModel is not supported; supported are LlamaForCausalLM, ")
+    edit_config(copy, architectures=["BloomForCausalLM"], model_type="bloom")
+    assert refusal(copy) == (
+        "architecture BloomForCausalLM does not run on the transformers back end: its attention does not go through "
+        "transformers' attention interface"
+    )
 
 
 def test_unsupported_parts(copy: Path) -> None:

@@ -1,6 +1,7 @@
 """Every native family: logits and greedy tokens equal transformers', however the work is cut and batched."""
 
 import random
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -32,11 +33,14 @@ PROMPTS = make_prompts()
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    return {
-        name: save_random_model(family_config(name), tmp_path_factory.mktemp(name), weight_scale=0.3)
-        for name in FAMILIES
-    }
+def folder_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Return the function that makes a checkpoint on first use."""
+
+    @cache
+    def make(name: str) -> Path:
+        return save_random_model(family_config(name), tmp_path_factory.mktemp(name), weight_scale=0.3)
+
+    return make
 
 
 @cache
@@ -51,36 +55,36 @@ def generate(folder: Path, prompts: list[list[int]], **options: Any) -> list[lis
 
 @pytest.mark.parametrize("chunk", [9, 1000])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_logits(folders: dict[str, Path], family: str, chunk: int) -> None:
-    ours = teacher_forced_logits(load_engine_model(folders[family]), PROMPTS, chunk=chunk)
+def test_logits(folder_of: Callable[[str], Path], family: str, chunk: int) -> None:
+    ours = teacher_forced_logits(load_engine_model(folder_of(family)), PROMPTS, chunk=chunk)
     for prompt, logits in zip(PROMPTS, ours, strict=True):
-        theirs = reference_logits(folders[family], prompt)
+        theirs = reference_logits(folder_of(family), prompt)
         assert (logits - theirs).abs().max() <= ATOL
         assert theirs.std() > 0.5, "logits that say nothing are close to any"
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_greedy_tokens_alone_and_in_a_batch(folders: dict[str, Path], family: str) -> None:
-    assert generate(folders[family], PROMPTS) == expected(folders[family])
-    assert [generate(folders[family], [prompt])[0] for prompt in PROMPTS[-2:]] == expected(folders[family])[-2:]
+def test_greedy_tokens_alone_and_in_a_batch(folder_of: Callable[[str], Path], family: str) -> None:
+    assert generate(folder_of(family), PROMPTS) == expected(folder_of(family))
+    assert [generate(folder_of(family), [prompt])[0] for prompt in PROMPTS[-2:]] == expected(folder_of(family))[-2:]
 
 
 @pytest.mark.parametrize(("block_size", "chunk"), [(1, 7), (8, 50), (32, 1)])
 @pytest.mark.parametrize("family", ["mistral", "gemma2", "gemma3", "phi3"])
 def test_windows_over_chunks_and_block_sizes(
-    folders: dict[str, Path], family: str, block_size: int, chunk: int
+    folder_of: Callable[[str], Path], family: str, block_size: int, chunk: int
 ) -> None:
-    tokens = generate(folders[family], PROMPTS, block_size=block_size, long_prefill_token_threshold=chunk)
-    assert tokens == expected(folders[family])
+    tokens = generate(folder_of(family), PROMPTS, block_size=block_size, long_prefill_token_threshold=chunk)
+    assert tokens == expected(folder_of(family))
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_bfloat16_stays_close_to_transformers(folders: dict[str, Path], family: str) -> None:
+def test_bfloat16_stays_close_to_transformers(folder_of: Callable[[str], Path], family: str) -> None:
     """Rounding differs between kernels, so what is compared is how far both are from float32."""
     prompt = PROMPTS[-1][:60]
-    exact = reference_logits(folders[family], prompt)
+    exact = reference_logits(folder_of(family), prompt)
     (ours,) = teacher_forced_logits(
-        load_engine_model(folders[family], torch.bfloat16), [prompt], chunk=60, dtype=torch.bfloat16
+        load_engine_model(folder_of(family), torch.bfloat16), [prompt], chunk=60, dtype=torch.bfloat16
     )
-    theirs = reference_logits(folders[family], prompt, torch.bfloat16)
+    theirs = reference_logits(folder_of(family), prompt, torch.bfloat16)
     assert (ours - exact).abs().mean() <= 1.3 * (theirs - exact).abs().mean()

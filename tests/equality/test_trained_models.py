@@ -10,8 +10,10 @@ from pagefleet.engine.gguf_cache import cached_conversion
 from pagefleet.engine.llm import LLM
 from pagefleet.engine.model_source import resolve_model
 from pagefleet.engine.sampling_params import SamplingParameters
-from tests.equality.oracle import reference_tokens
+from tests.equality.oracle import reference_logits, reference_tokens
+from tests.support.forward import load_engine_model, teacher_forced_logits
 from tests.support.models import smollm2, stories260k
+from tests.support.tiny_models import make_tiny_llama
 
 # Greedy continuations of SmolLM2-135M-Instruct in float32, no begin token added.
 GOLDEN = {
@@ -66,41 +68,9 @@ def test_stories260k_for_200_tokens() -> None:
 
 def test_bfloat16_stays_close_to_transformers(tmp_path: Path) -> None:
     """Rounding differs between kernels, so logits are compared: with those of transformers in bfloat16."""
-    from transformers import AutoModelForCausalLM
-
-    from pagefleet.engine.kernels.gather import GatherAttention
-    from pagefleet.engine.kernels.interface import AttentionBatch, AttentionShape
-    from pagefleet.engine.models.registry import load_model
-    from pagefleet.engine.weights import load_config, open_checkpoint
-    from tests.support.tiny_models import make_tiny_llama
-
     make_tiny_llama(tmp_path, heads=6, kv_heads=2, hidden=48, dtype="bfloat16", weight_scale=0.1)
-    source = resolve_model(str(tmp_path), lambda _: None)
-    device = torch.device("cpu")
-    model = load_model(load_config(source), open_checkpoint(source), dtype=torch.bfloat16, device=device)
-    shape = AttentionShape(
-        layers=2,
-        query_heads=6,
-        kv_heads=2,
-        head_dim=8,
-        scale=8**-0.5,
-        block_size=16,
-        cache_dtype=torch.bfloat16,
-        device=device,
-    )
-    attention = GatherAttention(shape)
-    attention.allocate(4)
-    ids = torch.arange(5, 55)
-    attention.begin_step(
-        AttentionBatch(
-            positions=torch.arange(50),
-            slots=torch.arange(50),
-            query_lengths=[50],
-            context_lengths=[50],
-            block_tables=[[0, 1, 2, 3]],
-        )
-    )
-    with torch.inference_mode():
-        ours = model.logits(model.forward(ids, torch.arange(50), attention))
-        theirs = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.bfloat16)(ids[None]).logits[0].float()
+    prompt = list(range(5, 55))
+    model = load_engine_model(tmp_path, torch.bfloat16)
+    (ours,) = teacher_forced_logits(model, [prompt], chunk=50, dtype=torch.bfloat16)
+    theirs = reference_logits(tmp_path, prompt, torch.bfloat16)
     assert torch.allclose(ours, theirs, atol=0.02 * theirs.abs().max().item())

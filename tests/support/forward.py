@@ -10,7 +10,7 @@ from pagefleet.engine.kernels.interface import AttentionBatch, AttentionShape
 from pagefleet.engine.model_source import resolve_model
 from pagefleet.engine.models.interface import Model
 from pagefleet.engine.models.registry import load_model
-from pagefleet.engine.weights import load_config, open_checkpoint
+from pagefleet.engine.weights import load_config
 
 BLOCK_SIZE = 8
 
@@ -18,7 +18,7 @@ BLOCK_SIZE = 8
 def load_engine_model(folder: Path, dtype: torch.dtype = torch.float32, **options: Any) -> Model:
     """Load a checkpoint's model as the engine does."""
     source = resolve_model(str(folder), lambda _: None)
-    return load_model(load_config(source), open_checkpoint(source), dtype=dtype, device=torch.device("cpu"), **options)
+    return load_model(load_config(source), source, dtype=dtype, device=torch.device("cpu"), **options)
 
 
 @torch.inference_mode()

@@ -12,6 +12,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Hugging Face folder or hub id, GGUF file, or `package://module/file`."""
     revision: str | None = None
     """Branch, tag or commit of a hub id; None is the main branch."""
+    model_impl: str = "auto"
+    """`native` (this engine's own code), `transformers` (its modules over our attention), or `auto`: native if any."""
     dtype: str = "auto"
     """`auto`, `bfloat16` or `float32`. Auto is the checkpoint's, but float32 on a CPU without bfloat16 instructions."""
     kv_cache_dtype: str = "auto"

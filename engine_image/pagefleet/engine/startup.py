@@ -23,7 +23,7 @@ from pagefleet.engine.runner import Runner
 from pagefleet.engine.sampling_params import SamplingParameters
 from pagefleet.engine.scheduler import SchedulerLimits
 from pagefleet.engine.stages import StageClock
-from pagefleet.engine.weights import load_config, open_checkpoint, read_json, silence_transformers
+from pagefleet.engine.weights import load_config, read_json, silence_transformers
 
 DEFAULT_BUDGET_TOKENS = {"cpu": 512, "cuda": 2048}
 """A step of 2,048 tokens takes a CPU seconds, in which no decode advances."""
@@ -49,7 +49,7 @@ def start_engine(
         model_config = load_config(source)
         architecture = architecture_of(model_config)
         dtype = choose_dtype(config.dtype, model_config, device, is_quantized=source.is_quantized)
-        model = load_model(model_config, open_checkpoint(source), dtype=dtype, device=device)
+        model = load_model(model_config, source, dtype=dtype, device=device, model_impl=config.model_impl)
         linear_backend = use_linear_backend(config.linear_backend, model.linears())
         if linear_backend == "c":
             model.rms_norm = make_rms_norm(dtype)

@@ -54,6 +54,10 @@ def serve(
     revision: Annotated[
         str | None, typer.Option(help="Branch, tag or commit of a hub id; default the main branch.")
     ] = None,
+    model_impl: Annotated[
+        Literal["auto", "native", "transformers"],
+        typer.Option(help="Code that computes the model; auto is native where there is some, else transformers."),
+    ] = "auto",
     dtype: Annotated[
         Literal["auto", "bfloat16", "float32"],
         typer.Option(help="Compute type; auto is the checkpoint's, or float32 on a CPU without bfloat16."),
@@ -113,6 +117,7 @@ def serve(
     engine = EngineConfig(
         model=model,
         revision=revision,
+        model_impl=model_impl,
         dtype=dtype,
         kv_cache_dtype=kv_cache_dtype,
         block_size=block_size,

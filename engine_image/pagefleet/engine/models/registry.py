@@ -1,4 +1,4 @@
-"""Which architectures run natively."""
+"""Which code computes an architecture: ours, or transformers' over our attention."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,13 +6,15 @@ from typing import Any
 import torch
 
 from pagefleet.engine.errors import StartupError
+from pagefleet.engine.model_source import ModelSource
 from pagefleet.engine.models.decoder import DecoderModel
 from pagefleet.engine.models.decoder_description import DecoderDescription
 from pagefleet.engine.models.gemma import describe_gemma2, describe_gemma3
 from pagefleet.engine.models.interface import Model
 from pagefleet.engine.models.llama import describe_llama, describe_mistral, describe_qwen2, describe_qwen3
 from pagefleet.engine.models.phi3 import describe_phi3
-from pagefleet.engine.weights import Checkpoint
+from pagefleet.engine.models.transformers_model import TransformersModel
+from pagefleet.engine.weights import open_checkpoint
 
 NATIVE_MODELS: dict[str, Callable[[Any], DecoderDescription]] = {
     "LlamaForCausalLM": describe_llama,
@@ -26,19 +28,29 @@ NATIVE_MODELS: dict[str, Callable[[Any], DecoderDescription]] = {
 
 
 def architecture_of(config: Any) -> str:
-    """Return the architecture's name, refusing those that the engine has no code for; raises StartupError."""
+    """Return the architecture's name; a GGUF file names only the type, whose causal language model it then is."""
+    names = getattr(config, "architectures", None)
+    if names:
+        return str(names[0])
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-    # A GGUF file names only the model type.
-    name = next(iter(getattr(config, "architectures", None) or []), None) or MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(
-        config.model_type, f"of type {config.model_type!r}"
-    )
-    if name not in NATIVE_MODELS:
-        raise StartupError(f"architecture {name} is not supported; supported are {', '.join(NATIVE_MODELS)}")
-    return str(name)
+    return str(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(config.model_type, f"of type {config.model_type!r}"))
 
 
-def load_model(config: Any, checkpoint: Checkpoint, *, dtype: torch.dtype, device: torch.device) -> Model:
-    """Build the model and load its weights; raises StartupError."""
-    description = NATIVE_MODELS[architecture_of(config)](config)
-    return DecoderModel(description, checkpoint, dtype=dtype, device=device)
+def load_model(
+    config: Any, source: ModelSource, *, dtype: torch.dtype, device: torch.device, model_impl: str = "auto"
+) -> Model:
+    """Build the model and load its weights; raises StartupError.
+
+    `model_impl` is `native`, `transformers`, or `auto`: native code where there is some.
+    """
+    architecture = architecture_of(config)
+    describe = NATIVE_MODELS.get(architecture)
+    if describe is not None and model_impl != "transformers":
+        return DecoderModel(describe(config), open_checkpoint(source), dtype=dtype, device=device)
+    if model_impl == "native":
+        raise StartupError(
+            f"--model-impl native: there is no native code for architecture {architecture}; use --model-impl "
+            f"transformers, or one of {', '.join(NATIVE_MODELS)}"
+        )
+    return TransformersModel(architecture, config, source, dtype=dtype, device=device)
