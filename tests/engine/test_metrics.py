@@ -28,6 +28,7 @@ def a_ready_core() -> CoreReady:
         max_num_batched_tokens=64,
         block_size=16,
         blocks_total=10,
+        enable_prefix_caching=True,
         kv_cache_bytes=1000,
         weight_bytes=1000,
         memory_limit_bytes=2000,

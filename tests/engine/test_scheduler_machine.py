@@ -1,12 +1,17 @@
-"""Drive scheduler and blocks with random requests, steps and aborts: integrity holds after every one."""
+"""Drive scheduler and blocks with random requests, steps and aborts: integrity holds after every one.
+
+Prompts come from few tokens and few salts, so that many share beginnings; `BlockMemory` checks what everyone reads.
+"""
 
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
 
 from pagefleet.engine.errors import QueueFull, RequestRefused
-from pagefleet.engine.scheduler import ScheduledSequence, Scheduler
+from pagefleet.engine.scheduled_step import ScheduledSequence
+from pagefleet.engine.scheduler import Scheduler
 from pagefleet.engine.sequence import Sequence
+from tests.support.block_memory import BlockMemory
 from tests.support.sequences import END_TOKEN, PLAIN_TOKEN, make_scheduler, make_sequence
 
 
@@ -23,6 +28,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         spare_tokens=st.integers(0, 24),
         threshold=st.sampled_from([None, 0, 1, 7]),
         queue_limit=st.integers(1, 12),
+        has_prefix_cache=st.booleans(),
     )
     def begin(
         self,
@@ -32,6 +38,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         spare_tokens: int,
         threshold: int | None,
         queue_limit: int,
+        has_prefix_cache: bool,
     ) -> None:
         self.scheduler = make_scheduler(
             blocks=blocks,
@@ -41,14 +48,24 @@ class SchedulerMachine(RuleBasedStateMachine):
             max_model_len=64,
             long_prefill_token_threshold=threshold,
             max_num_queued_reqs=queue_limit,
+            has_prefix_cache=has_prefix_cache,
         )
+        self.memory = BlockMemory(block_size)
         self.live: dict[str, Sequence] = {}
         self.count = 0
 
-    @rule(target=names, prompt=st.integers(1, 40), max_tokens=st.integers(1, 30))
-    def add(self, prompt: int, max_tokens: int) -> object:
+    @rule(
+        target=names,
+        prompt=st.integers(1, 40),
+        own=st.integers(0, 2),
+        max_tokens=st.integers(1, 30),
+        salt=st.sampled_from([None, None, "tenant"]),
+    )
+    def add(self, prompt: int, own: int, max_tokens: int, salt: str | None) -> object:
         self.count += 1
-        sequence = make_sequence(str(self.count), prompt, max_tokens)
+        # Equal up to the last two tokens, which make some prompts differ late.
+        token_ids = [PLAIN_TOKEN] * max(0, prompt - 2) + [own] * min(2, prompt)
+        sequence = make_sequence(str(self.count), token_ids, max_tokens, cache_salt=salt)
         try:
             self.scheduler.add(sequence)
         except RequestRefused:
@@ -66,23 +83,24 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.scheduler.abort(name)
         self.live.pop(name, None)
 
-    @rule(ends=st.sets(st.integers(0, 7), max_size=3))
-    def step(self, ends: set[int]) -> None:
+    @rule(ends=st.sets(st.integers(0, 7), max_size=3), failures=st.sets(st.integers(0, 30), max_size=1))
+    def step(self, ends: set[int], failures: set[int]) -> None:
         oldest = min(self.live.values(), key=lambda sequence: sequence.arrival_s, default=None)
-        progress = (oldest.computed_tokens, len(oldest.token_ids)) if oldest else (0, 0)
+        progress = (len(oldest.token_ids), oldest.computed_tokens) if oldest else (0, 0)
         step = self.scheduler.schedule(0.0)
         assert step.tokens <= self.scheduler.limits.max_num_batched_tokens
         assert len(step.entries) <= self.scheduler.limits.max_num_seqs
         self.check_entries(step.entries)
-        sampled = {
-            entry.sequence.request_id: END_TOKEN if index in ends else PLAIN_TOKEN
-            for index, entry in enumerate(step.entries)
-            if entry.samples
-        }
-        for sequence in self.scheduler.finish_step(step, dict(sampled)):
+        failing = {entry.sequence.sequence_id for index, entry in enumerate(step.entries) if index in failures}
+        self.memory.execute(step, self.scheduler.blocks.table, failing)
+        sampled: dict[str, int | None] = dict.fromkeys(failing)
+        for index, entry in enumerate(step.entries):
+            if entry.samples:
+                sampled.setdefault(entry.sequence.sequence_id, END_TOKEN if index in ends else PLAIN_TOKEN)
+        for sequence in self.scheduler.finish_step(step, sampled):
             del self.live[sequence.request_id]
         if oldest is not None and oldest.finish_reason is None:
-            assert (oldest.computed_tokens, len(oldest.token_ids)) > progress, "the oldest advances in every step"
+            assert (len(oldest.token_ids), oldest.computed_tokens) > progress, "the oldest advances in every step"
 
     def check_entries(self, entries: list[ScheduledSequence]) -> None:
         for entry in entries:
@@ -105,10 +123,10 @@ class SchedulerMachine(RuleBasedStateMachine):
         for _ in range(most_steps):
             if not self.scheduler.has_work():
                 break
-            self.step(set())
+            self.step(set(), set())
             self.integrity()
         assert not self.scheduler.has_work(), "everything finishes"
-        assert self.scheduler.blocks.blocks_free == self.scheduler.blocks.blocks_total
+        assert self.scheduler.blocks.blocks_available == self.scheduler.blocks.blocks_total
 
 
 TestSchedulerMachine = SchedulerMachine.TestCase

@@ -61,6 +61,7 @@ def test_every_knob_becomes_its_flag() -> None:
         *FIXED,
         *("--device", "cuda", "--block-size", "32", "--gpu-memory-utilization", "0.5", "--max-model-len", "2048"),
         *("--max-num-seqs", "8", "--max-num-batched-tokens", "256", "--kv-cache-dtype", "bfloat16"),
+        "--no-enable-prefix-caching",
     ]
 
 
@@ -85,7 +86,6 @@ def test_the_default_utilization_is_the_engines() -> None:
             "spec.engine.weights.quantization is int4, and .*; write none",
         ),
         ({"engine": {"kvCache": {"dtype": "k4v3"}}}, "spec.engine.kvCache.dtype is k4v3, and .*; write auto or bf16"),
-        ({"engine": {"prefixCaching": True}}, "spec.engine.prefixCaching is true, and .*; write false"),
         ({"engine": {"batching": "static"}}, "spec.engine.batching is static, and .*; write continuous"),
         ({"engine": {"parallelism": {"tensor": 2}}}, "spec.engine.parallelism.tensor is 2, and .*; write 1"),
         ({"engine": {"parallelism": {"pipeline": 2}}}, "spec.engine.parallelism.pipeline is 2, and .*; write 1"),

@@ -171,7 +171,14 @@ class CoreClient:
             await self._changed.wait()
         return self.failure
 
-    async def submit(self, request_id: str, prompt_token_ids: list[int], sampling: SamplingParameters) -> RequestStream:
+    async def submit(
+        self,
+        request_id: str,
+        prompt_token_ids: list[int],
+        sampling: SamplingParameters,
+        *,
+        cache_salt: str | None = None,
+    ) -> RequestStream:
         """Submit one sequence and wait until the core takes it.
 
         Raises QueueFull, RequestRefused or EngineDead. Cancelling the call aborts the request.
@@ -183,7 +190,14 @@ class CoreClient:
         stream = RequestStream(self, request_id)
         self._streams[request_id] = stream
         try:
-            self._send(messages.AddRequest(request_id=request_id, prompt_token_ids=prompt_token_ids, sampling=sampling))
+            self._send(
+                messages.AddRequest(
+                    request_id=request_id,
+                    prompt_token_ids=prompt_token_ids,
+                    sampling=sampling,
+                    cache_salt=cache_salt,
+                )
+            )
             await stream.wait_accepted()
         except EngineError:
             self._streams.pop(request_id, None)

@@ -24,6 +24,8 @@ class AddRequest(Message, frozen=True, kw_only=True):
     request_id: str
     prompt_token_ids: list[int]
     sampling: SamplingParameters
+    cache_salt: str | None = None
+    """Only requests with the same salt share cached blocks."""
 
 
 class AbortRequests(Message, frozen=True, kw_only=True):
@@ -68,6 +70,7 @@ class CoreReady(Message, frozen=True, kw_only=True):
     max_num_batched_tokens: int
     block_size: int
     blocks_total: int
+    enable_prefix_caching: bool
     kv_cache_bytes: int
     weight_bytes: int
     memory_limit_bytes: int
@@ -113,6 +116,8 @@ class RequestOutput(Message, frozen=True, kw_only=True):
     """On the first output: seconds from the first scheduled token to the first sampled one."""
     preemptions: int = 0
     """On the last output: how often the sequence was preempted."""
+    cached_tokens: int | None = None
+    """On the first output: prompt tokens that were found in the prefix cache."""
 
 
 class CoreState(Message, frozen=True, kw_only=True):
@@ -131,7 +136,9 @@ class CoreState(Message, frozen=True, kw_only=True):
     """Age of the oldest request that waits; None when none does."""
     preemptions_total: int
     prefix_query_tokens_total: int
+    """Prompt tokens looked up in the prefix cache."""
     prefix_hit_tokens_total: int
+    """Prompt tokens found there."""
     steps_total: int
     step_time_s: float | None
     """Duration of the latest step; None before the first."""
@@ -141,11 +148,23 @@ class CoreState(Message, frozen=True, kw_only=True):
     monotonic_s: float
 
 
+class BlockResidency(msgspec.Struct, frozen=True, kw_only=True):
+    """Tell how long blocks stayed in the prefix cache, one number per block and event, in seconds."""
+
+    lifetimes_s: list[float] = []
+    """Of blocks removed: since they were stored."""
+    idle_times_s: list[float] = []
+    """Of blocks removed: since their last use."""
+    reuse_gaps_s: list[float] = []
+    """Of blocks hit: since their use before."""
+
+
 class StepOutputs(Message, frozen=True, kw_only=True):
     """Carry what one step produced, or (with no outputs) only the state."""
 
     outputs: list[RequestOutput]
     state: CoreState
+    residency: BlockResidency = BlockResidency()
 
 
 FromCore = StartupProgress | CoreReady | StartupFailed | Accepted | Refused | StepOutputs

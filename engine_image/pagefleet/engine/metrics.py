@@ -16,7 +16,7 @@ from prometheus_client.metrics_core import Metric as MetricFamily
 from prometheus_client.registry import Collector
 
 from pagefleet.api.metrics import METRICS, Metric
-from pagefleet.engine.messages import CoreReady, CoreState, StepOutputs
+from pagefleet.engine.messages import BlockResidency, CoreReady, CoreState, StepOutputs
 
 RATE_WINDOW_S = 5.0
 """Span of the tokens-per-second gauge: long enough to be calm, shorter than a usual scrape interval."""
@@ -137,12 +137,22 @@ class EngineMetrics(Collector):
     def observe_step(self, step: StepOutputs) -> None:
         """Take one report of the core; those between steps carry no new step."""
         self._state = step.state
+        self._observe_residency(step.residency)
         if step.state.steps_total > self._steps_seen:
             self._steps_seen = step.state.steps_total
             self.observe("iteration_tokens_total", step.state.step_tokens)
             if step.state.step_time_s is not None:
                 self.observe("step_time_seconds", step.state.step_time_s)
                 self._recent_step_times.append(step.state.step_time_s)
+
+    def _observe_residency(self, residency: BlockResidency) -> None:
+        for key, times_s in (
+            ("kv_block_lifetime_seconds", residency.lifetimes_s),
+            ("kv_block_idle_before_evict_seconds", residency.idle_times_s),
+            ("kv_block_reuse_gap_seconds", residency.reuse_gaps_s),
+        ):
+            for time_s in times_s:
+                self.observe(key, time_s)
 
     def observe(self, key: str, value: float) -> None:
         """Add one observation to a histogram; before the core is up there is nothing to observe."""
@@ -254,7 +264,7 @@ class EngineMetrics(Collector):
                 "num_gpu_blocks": str(ready.blocks_total),
                 "cache_dtype": ready.kv_cache_dtype,
                 "gpu_memory_utilization": str(ready.gpu_memory_utilization),
-                "enable_prefix_caching": "False",  # spelled as vLLM does; this engine shares no prefixes
+                "enable_prefix_caching": str(ready.enable_prefix_caching),  # spelled as vLLM does
                 "config_hash": ready.config_hash,
                 "max_model_len": str(ready.max_model_len),
                 "max_num_seqs": str(ready.max_num_seqs),

@@ -8,7 +8,7 @@ import torch
 from pagefleet.engine.kernels.interface import AttentionBatch, PagedAttention
 from pagefleet.engine.models.llama import LlamaModel
 from pagefleet.engine.sampler import sample
-from pagefleet.engine.scheduler import ScheduledStep
+from pagefleet.engine.scheduled_step import ScheduledStep
 
 
 class Runner:
@@ -29,9 +29,10 @@ class Runner:
 
     @torch.inference_mode()
     def execute(self, step: ScheduledStep, table_of: Callable[[str], list[int]]) -> dict[str, int | None]:
-        """Compute the step and return the next token of each sequence that samples; None if its logits are not finite.
+        """Compute the step and return the next token of each sequence that samples.
 
-        `table_of` gives a request's block table.
+        A sequence that computed something not finite gets None, whether it samples or not. `table_of` gives a
+        sequence's block table.
         """
         token_ids, batch = self._batch(step, table_of)
         self._attention.begin_step(batch)
@@ -40,12 +41,28 @@ class Runner:
         sampling = [
             (int(row), entry.sequence) for row, entry in zip(last_rows, step.entries, strict=True) if entry.samples
         ]
+        failed: dict[str, int | None] = dict.fromkeys(self._failed_chunks(step, hidden, last_rows))
         if not sampling:
-            return {}
+            return failed
         rows = torch.tensor([row for row, _ in sampling], device=self._device)
         sequences = [sequence for _, sequence in sampling]
         tokens = sample(self._model.logits(hidden[rows]), sequences, self._eos_token_ids)
-        return {sequence.request_id: token for sequence, token in zip(sequences, tokens, strict=True)}
+        return failed | {sequence.sequence_id: token for sequence, token in zip(sequences, tokens, strict=True)}
+
+    def _failed_chunks(self, step: ScheduledStep, hidden: torch.Tensor, last_rows: np.ndarray) -> list[str]:
+        """Name the sequences that do not sample and whose chunk is not finite.
+
+        Each row attends to all before it, so what is not finite anywhere reaches the chunk's last one.
+        """
+        chunks = [
+            (int(row), entry.sequence.sequence_id)
+            for row, entry in zip(last_rows, step.entries, strict=True)
+            if not entry.samples
+        ]
+        if not chunks:
+            return []
+        is_finite = hidden[[row for row, _ in chunks]].isfinite().all(-1).tolist()
+        return [name for (_, name), finite in zip(chunks, is_finite, strict=True) if not finite]
 
     def _batch(self, step: ScheduledStep, table_of: Callable[[str], list[int]]) -> tuple[torch.Tensor, AttentionBatch]:
         block_size = self._attention.shape.block_size
@@ -53,7 +70,7 @@ class Runner:
         tables = []
         for entry in step.entries:
             first, end = entry.first_position, entry.first_position + entry.tokens
-            table = table_of(entry.sequence.request_id)
+            table = table_of(entry.sequence.sequence_id)
             position = np.arange(first, end)
             ids.append(np.asarray(entry.sequence.token_ids[first:end]))
             positions.append(position)

@@ -7,7 +7,7 @@ from pagefleet.engine.sampling_params import FinishReason, SamplingParameters
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """Hold the tokens of one request and how many of them are in the KV cache.
+    """Hold one sequence's tokens and how many of them are in the KV cache.
 
     There is no prefill or decode phase: `computed_tokens` chases `len(token_ids)`, and when it has caught up the step
     samples one more token.
@@ -21,10 +21,20 @@ class Sequence:
     sampling: SamplingParameters
     arrival_s: float
     """When the core got the request (monotonic)."""
+    cache_salt: str | None = None
+    """Cached blocks are shared only between sequences with the same salt."""
+    skips_prefix_cache: bool = False
+    """Compute every prompt token: what is wanted of them is not in the cache, such as their log-probabilities."""
+    block_hashes: list[bytes] = field(default_factory=list)
+    """The prefix cache's chain over the full blocks, its root first; empty until it is needed."""
+    cached_tokens: int | None = None
+    """Prompt tokens that the first admission found in the prefix cache; None before."""
     computed_tokens: int = 0
     """Tokens whose keys and values are in the cache; preemption sets it to 0."""
     finish_reason: FinishReason | None = None
     stop_token_id: int | None = None
+    rank: tuple[int, int, int] = (0, 0, 0)
+    """Whoever has the smaller one is admitted earlier and preempted later; the scheduler sets it, once."""
     first_scheduled_s: float | None = None
     preemptions: int = 0
     output_counts: dict[int, int] = field(default_factory=dict)
@@ -32,10 +42,21 @@ class Sequence:
 
     @classmethod
     def from_prompt(
-        cls, request_id: str, prompt_token_ids: list[int], sampling: SamplingParameters, *, arrival_s: float
+        cls,
+        request_id: str,
+        prompt_token_ids: list[int],
+        sampling: SamplingParameters,
+        *,
+        arrival_s: float,
+        cache_salt: str | None = None,
     ) -> "Sequence":
         """Begin a sequence at its prompt."""
-        return cls(request_id, len(prompt_token_ids), list(prompt_token_ids), sampling, arrival_s)
+        return cls(request_id, len(prompt_token_ids), list(prompt_token_ids), sampling, arrival_s, cache_salt)
+
+    @property
+    def sequence_id(self) -> str:
+        """Name the sequence."""
+        return self.request_id
 
     @property
     def output_tokens(self) -> int:

@@ -69,6 +69,7 @@ def start_engine(
         max_num_batched_tokens=budget_tokens,
         block_size=shape.block_size,
         blocks_total=plan.blocks_total,
+        enable_prefix_caching=config.enable_prefix_caching,
         kv_cache_bytes=plan.kv_cache_bytes,
         weight_bytes=model.weight_bytes,
         memory_limit_bytes=facts.limit,

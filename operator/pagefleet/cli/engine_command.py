@@ -62,6 +62,9 @@ def serve(
         Literal["auto", "bfloat16", "float32"], typer.Option(help="Type of cached keys and values; auto is --dtype.")
     ] = "auto",
     block_size: Annotated[int, typer.Option(help="Tokens in one KV block.")] = 16,
+    enable_prefix_caching: Annotated[
+        bool, typer.Option(help="Share the KV blocks of prompts that begin alike, also with finished requests.")
+    ] = True,
     gpu_memory_utilization: Annotated[
         float, typer.Option(help="Share of the device's memory that the whole engine may use, 0 to 1.")
     ] = 0.9,
@@ -108,6 +111,7 @@ def serve(
         dtype=dtype,
         kv_cache_dtype=kv_cache_dtype,
         block_size=block_size,
+        enable_prefix_caching=enable_prefix_caching,
         gpu_memory_utilization=gpu_memory_utilization,
         kv_cache_memory_bytes=kv_cache_memory_bytes,
         max_model_len=max_model_len,

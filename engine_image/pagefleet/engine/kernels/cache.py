@@ -32,6 +32,14 @@ class TokenMajorCache:
         for cache in (*self.keys, *self.values):
             cache.index_fill_(0, index, 0)
 
+    def copy_blocks(self, sources: list[int], targets: list[int]) -> None:
+        """Copy blocks in all layers."""
+        device = self.keys[0].device
+        source = torch.tensor(sources, dtype=torch.int64, device=device)
+        target = torch.tensor(targets, dtype=torch.int64, device=device)
+        for cache in (*self.keys, *self.values):
+            cache.index_copy_(0, target, cache.index_select(0, source))
+
 
 def zeroed(size: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     """Return a tensor of zeros; on the CPU its pages come from the system one by one, as they are used.

@@ -56,6 +56,8 @@ class Generation:
         record: RequestRecord,
     ) -> None:
         self.prompt_tokens = len(prompt_token_ids)
+        self.cached_tokens = 0
+        """Prompt tokens found in the prefix cache."""
         self.completion_tokens = 0
         """Tokens generated, up to and including the one that ended the text."""
         self._stream = stream
@@ -88,6 +90,8 @@ class Generation:
     def _take(self, output: RequestOutput) -> Delta:
         if output.finish_reason == "error":
             raise EngineError("the engine failed on this sequence")
+        if output.cached_tokens is not None:
+            self.cached_tokens = output.cached_tokens
         before = self.completion_tokens
         text = self._read_tokens(output)
         if output.finish_reason is not None and self._stops.matched is None:

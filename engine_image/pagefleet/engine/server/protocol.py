@@ -53,7 +53,6 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "continue_final_message": (None, False),
     "documents": (None, []),
     "chat_template": OFF,
-    "cache_salt": OFF,
     "kv_transfer_params": OFF,
     "repetition_detection": OFF,
     "return_token_ids": (None, False),
@@ -162,6 +161,8 @@ class SamplingFields(StrictModel):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     user: str | None = None
+    cache_salt: str | None = Field(default=None, min_length=1)
+    """Only requests with the same salt share cached prompts (vLLM's field)."""
 
     @model_validator(mode="before")
     @classmethod

@@ -127,6 +127,7 @@ class Serving:
         options: OutputOptions,
         *,
         arrival_s: float,
+        cache_salt: str | None = None,
     ) -> list[Generation]:
         """Submit one sequence per prompt; if one is refused, none runs on.
 
@@ -138,7 +139,9 @@ class Serving:
             async with asyncio.TaskGroup() as group:
                 tasks = [
                     group.create_task(
-                        self._start_one(f"{request_id}-{index}", prompt, parameters, options, arrival_s, started)
+                        self._start_one(
+                            f"{request_id}-{index}", prompt, parameters, options, arrival_s, cache_salt, started
+                        )
                     )
                     for index, (prompt, parameters) in enumerate(zip(prompts, sampling, strict=True))
                 ]
@@ -158,10 +161,11 @@ class Serving:
         sampling: SamplingParameters,
         options: OutputOptions,
         arrival_s: float,
+        cache_salt: str | None,
         started: list[Generation],
     ) -> Generation:
         try:
-            stream = await self.client.submit(request_id, prompt, sampling)
+            stream = await self.client.submit(request_id, prompt, sampling, cache_salt=cache_salt)
         except QueueFull as error:
             self.metrics.increment("admission_rejections", labels=(error.reason,))
             raise

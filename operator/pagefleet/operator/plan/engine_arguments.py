@@ -86,6 +86,8 @@ def render_engine_arguments(
         ("--kv-cache-dtype", None if engine.kv_cache.dtype is None else KV_CACHE_FLAGS[engine.kv_cache.dtype]),
     ]
     flags = [text for flag, value in knobs if value is not None for text in (flag, str(value))]
+    if engine.prefix_caching is not None:
+        flags.append("--enable-prefix-caching" if engine.prefix_caching else "--no-enable-prefix-caching")
     return ["engine", "serve", model, *flags]
 
 
@@ -140,17 +142,6 @@ def _kv_cache(spec: InferenceServiceSpec) -> RefusedField | None:
     )
 
 
-def _prefix_caching(spec: InferenceServiceSpec) -> RefusedField | None:
-    if not spec.engine.prefix_caching:
-        return None
-    return RefusedField(
-        "spec.engine.prefixCaching",
-        "true",
-        "this engine does not keep the blocks of finished requests",
-        "write false or leave it out",
-    )
-
-
 def _batching(spec: InferenceServiceSpec) -> RefusedField | None:
     mode = spec.engine.batching
     if mode in (None, BatchingMode.CONTINUOUS):
@@ -194,7 +185,6 @@ def _accelerator(spec: InferenceServiceSpec) -> RefusedField | None:
 _CHECKS: tuple[Callable[[InferenceServiceSpec], RefusedField | None], ...] = (
     _weights,
     _kv_cache,
-    _prefix_caching,
     _batching,
     _parallelism,
     _speculative,
