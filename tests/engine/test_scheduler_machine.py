@@ -52,6 +52,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         )
         self.memory = BlockMemory(block_size)
         self.live: dict[str, Sequence] = {}
+        self.choices: dict[str, set[int]] = {}
         self.count = 0
 
     @rule(
@@ -60,52 +61,67 @@ class SchedulerMachine(RuleBasedStateMachine):
         own=st.integers(0, 2),
         max_tokens=st.integers(1, 30),
         salt=st.sampled_from([None, None, "tenant"]),
+        n=st.sampled_from([1, 1, 1, 2, 5]),
     )
-    def add(self, prompt: int, own: int, max_tokens: int, salt: str | None) -> object:
+    def add(self, prompt: int, own: int, max_tokens: int, salt: str | None, n: int) -> object:
         self.count += 1
         # Equal up to the last two tokens, which make some prompts differ late.
         token_ids = [PLAIN_TOKEN] * max(0, prompt - 2) + [own] * min(2, prompt)
-        sequence = make_sequence(str(self.count), token_ids, max_tokens, cache_salt=salt)
+        sequence = make_sequence(str(self.count), token_ids, max_tokens, cache_salt=salt, n=n)
         try:
             self.scheduler.add(sequence)
         except RequestRefused:
             capacity = self.scheduler.blocks.blocks_total * self.scheduler.blocks.block_size
-            assert prompt + max_tokens > min(64, capacity)
+            assert prompt + max_tokens > min(64, capacity) or n > self.scheduler.limits.max_num_seqs
             return multiple()
         except QueueFull:
             assert self.scheduler.queue_depth >= 1
             return multiple()
         self.live[sequence.request_id] = sequence
+        self.choices[sequence.request_id] = set(range(n))
         return sequence.request_id
 
     @rule(name=consumes(names))
     def abort(self, name: str) -> None:
         self.scheduler.abort(name)
+        self.choices.pop(name, None)
         self.live.pop(name, None)
+
+    @rule(name=names, index=st.integers(0, 4))
+    def abort_choice(self, name: str, index: int) -> None:
+        self.scheduler.abort_choice(name, index)
+        self.end_choice(name, index)
+
+    def end_choice(self, name: str, index: int) -> None:
+        if name in self.choices:
+            self.choices[name].discard(index)
+            if not self.choices[name]:
+                del self.choices[name], self.live[name]
 
     @rule(ends=st.sets(st.integers(0, 7), max_size=3), failures=st.sets(st.integers(0, 30), max_size=1))
     def step(self, ends: set[int], failures: set[int]) -> None:
-        oldest = min(self.live.values(), key=lambda sequence: sequence.arrival_s, default=None)
+        oldest = min(self.scheduler.sequences(), key=lambda sequence: sequence.rank, default=None)
         progress = (len(oldest.token_ids), oldest.computed_tokens) if oldest else (0, 0)
         step = self.scheduler.schedule(0.0)
         assert step.tokens <= self.scheduler.limits.max_num_batched_tokens
-        assert len(step.entries) <= self.scheduler.limits.max_num_seqs
+        assert sum(len(entry.sequences) for entry in step.entries) <= self.scheduler.limits.max_num_seqs
         self.check_entries(step.entries)
         failing = {entry.sequence.sequence_id for index, entry in enumerate(step.entries) if index in failures}
         self.memory.execute(step, self.scheduler.blocks.table, failing)
         sampled: dict[str, int | None] = dict.fromkeys(failing)
         for index, entry in enumerate(step.entries):
-            if entry.samples:
-                sampled.setdefault(entry.sequence.sequence_id, END_TOKEN if index in ends else PLAIN_TOKEN)
+            for choice, sequence in enumerate(entry.sequences if entry.samples else []):
+                token = END_TOKEN if index in ends else PLAIN_TOKEN + choice
+                sampled[sequence.sequence_id] = None if entry.sequence.sequence_id in failing else token
         for sequence in self.scheduler.finish_step(step, sampled):
-            del self.live[sequence.request_id]
+            self.end_choice(sequence.request_id, sequence.index)
         if oldest is not None and oldest.finish_reason is None:
-            assert (len(oldest.token_ids), oldest.computed_tokens) > progress, "the oldest advances in every step"
+            assert (len(oldest.token_ids), oldest.computed_tokens) > progress, "the first in rank always advances"
 
     def check_entries(self, entries: list[ScheduledSequence]) -> None:
         for entry in entries:
             sequence = entry.sequence
-            table = self.scheduler.blocks.table(sequence.request_id)
+            table = self.scheduler.blocks.table(sequence.sequence_id)
             assert entry.tokens >= 1
             assert entry.first_position + entry.tokens == sequence.computed_tokens <= len(sequence.token_ids)
             assert len(table) * self.scheduler.blocks.block_size >= sequence.computed_tokens
@@ -119,7 +135,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         if not hasattr(self, "scheduler"):
             return
-        most_steps = sum(2 * sequence.most_tokens for sequence in self.live.values()) * 40 + 1
+        most_steps = sum(2 * sequence.most_tokens * sequence.sampling.n for sequence in self.live.values()) * 40 + 1
         for _ in range(most_steps):
             if not self.scheduler.has_work():
                 break
@@ -130,4 +146,4 @@ class SchedulerMachine(RuleBasedStateMachine):
 
 
 TestSchedulerMachine = SchedulerMachine.TestCase
-TestSchedulerMachine.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
+TestSchedulerMachine.settings = settings(max_examples=80, stateful_step_count=50, deadline=None)

@@ -41,12 +41,13 @@ def make_scheduler(
 
 def granted(step: ScheduledStep) -> dict[str, int]:
     """Return the tokens that each sequence got."""
-    return {entry.sequence.request_id: entry.tokens for entry in step.entries}
+    return {entry.sequence.sequence_id: entry.tokens for entry in step.entries}
 
 
 def run_step(scheduler: Scheduler, token: int = PLAIN_TOKEN) -> dict[str, int]:
     """Schedule a step, sample the token for all that want one, and return what each sequence got."""
     step = scheduler.schedule(0.0)
-    scheduler.finish_step(step, {entry.sequence.request_id: token for entry in step.entries if entry.samples})
+    sampling = [sequence for entry in step.entries if entry.samples for sequence in entry.sequences]
+    scheduler.finish_step(step, {sequence.sequence_id: token for sequence in sampling})
     scheduler.check_integrity()
     return granted(step)

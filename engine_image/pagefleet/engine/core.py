@@ -63,6 +63,10 @@ class EngineCore:
         for request_id in request_ids:
             self.scheduler.abort(request_id)
 
+    def abort_choice(self, request_id: str, index: int) -> None:
+        """End one choice of a request."""
+        self.scheduler.abort_choice(request_id, index)
+
     def has_work(self) -> bool:
         """Tell whether a step would compute something."""
         return self.scheduler.has_work()
@@ -78,7 +82,12 @@ class EngineCore:
         self._steps_total += 1
         self._step_time_s = now_s - started_s
         self._step_tokens = step.tokens
-        outputs = [_output(entry.sequence, now_s) for entry in step.entries if entry.sequence.sequence_id in sampled]
+        outputs = [
+            _output(sequence, now_s)
+            for entry in step.entries
+            for sequence in entry.sequences
+            if sequence.sequence_id in sampled or sequence.finish_reason == "error"
+        ]
         residency = self._blocks.cache.take_residency()
         return messages.StepOutputs(
             outputs=outputs,
@@ -132,6 +141,7 @@ def _output(sequence: Sequence, now_s: float) -> messages.RequestOutput:
     is_first = sequence.output_tokens == 1 and sequence.first_scheduled_s is not None
     return messages.RequestOutput(
         request_id=sequence.request_id,
+        index=sequence.index,
         new_token_ids=[] if is_failed else sequence.token_ids[-1:],
         finish_reason=sequence.finish_reason,
         stop_token_id=sequence.stop_token_id,

@@ -64,6 +64,8 @@ class CoreProcess:
                     self.send(core.add(request))
                 case messages.AbortRequests() as abort:
                     core.abort(abort.request_ids)
+                case messages.AbortChoice() as choice:
+                    core.abort_choice(choice.request_id, choice.index)
                 case messages.Shutdown():
                     return False
         return True

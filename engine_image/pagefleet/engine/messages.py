@@ -19,7 +19,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class AddRequest(Message, frozen=True, kw_only=True):
-    """Ask for one sequence."""
+    """Ask for `sampling.n` choices of one prompt."""
 
     request_id: str
     prompt_token_ids: list[int]
@@ -34,11 +34,18 @@ class AbortRequests(Message, frozen=True, kw_only=True):
     request_ids: list[str]
 
 
+class AbortChoice(Message, frozen=True, kw_only=True):
+    """End one choice of a request and leave the others alone; unknown ones are ignored."""
+
+    request_id: str
+    index: int
+
+
 class Shutdown(Message, frozen=True, kw_only=True):
     """End the core process at once."""
 
 
-ToCore = AddRequest | AbortRequests | Shutdown
+ToCore = AddRequest | AbortRequests | AbortChoice | Shutdown
 
 
 # ---- from the core --------------------------------------------------------------------------------------------------
@@ -106,6 +113,8 @@ class RequestOutput(Message, frozen=True, kw_only=True):
     """Carry the new tokens of one sequence."""
 
     request_id: str
+    index: int = 0
+    """Which of the request's choices this is; each ends with its own finish reason."""
     new_token_ids: list[int]
     finish_reason: FinishReason | None = None
     stop_token_id: int | None = None
@@ -130,7 +139,9 @@ class CoreState(Message, frozen=True, kw_only=True):
     tokens_active: int
     """Tokens whose keys and values are in active blocks."""
     running: int
+    """Requests of which a sequence runs."""
     queue_depth: int
+    """Requests of which none does."""
     tokens_queued: int
     queue_age_s: float | None
     """Age of the oldest request that waits; None when none does."""

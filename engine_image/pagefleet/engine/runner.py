@@ -39,7 +39,10 @@ class Runner:
         hidden = self._model.forward(token_ids, batch.positions, self._attention)
         last_rows = np.cumsum(batch.query_lengths) - 1
         sampling = [
-            (int(row), entry.sequence) for row, entry in zip(last_rows, step.entries, strict=True) if entry.samples
+            (int(row), sequence)
+            for row, entry in zip(last_rows, step.entries, strict=True)
+            if entry.samples
+            for sequence in entry.sequences
         ]
         failed: dict[str, int | None] = dict.fromkeys(self._failed_chunks(step, hidden, last_rows))
         if not sampling:

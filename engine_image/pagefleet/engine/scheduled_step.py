@@ -13,6 +13,13 @@ class ScheduledSequence:
     sequence: Sequence
     first_position: int
     tokens: int
+    siblings: list[Sequence] = field(default_factory=list)
+    """Forks that this step makes: they sample from the same row."""
+
+    @property
+    def sequences(self) -> list[Sequence]:
+        """Return the sequence and its forks."""
+        return [self.sequence, *self.siblings]
 
     @property
     def samples(self) -> bool:

@@ -66,19 +66,20 @@ class Scheduler:
         self._eos_token_ids = eos_token_ids
         self._waiting = WaitingQueue()
         self._running: dict[str, Sequence] = {}
+        self._live: dict[str, dict[str, Sequence]] = {}  # by request, then by sequence
         self._arrivals = 0
 
     # ---- what is there -----------------------------------------------------------------------------------------------
 
     @property
     def running(self) -> int:
-        """Count the admitted sequences."""
-        return len(self._running)
+        """Count the requests of which a sequence runs."""
+        return len({sequence.request_id for sequence in self._running.values()})
 
     @property
     def queue_depth(self) -> int:
-        """Count the sequences that wait, preempted ones included."""
-        return len(self._waiting)
+        """Count the requests of which no sequence runs, preempted ones included."""
+        return len(self._live) - self.running
 
     @property
     def tokens_queued(self) -> int:
@@ -89,6 +90,10 @@ class Scheduler:
     def oldest_waiting_s(self) -> float | None:
         """Return when the oldest waiting sequence arrived; None when none waits."""
         return self._waiting.first.arrival_s if self._waiting.first is not None else None
+
+    def sequences(self) -> list[Sequence]:
+        """Return all live sequences."""
+        return [sequence for sequences in self._live.values() for sequence in sequences.values()]
 
     def has_work(self) -> bool:
         """Tell whether a step would compute something."""
@@ -103,11 +108,22 @@ class Scheduler:
         self._arrivals += 1
         sequence.rank = (0, self._arrivals, 0)
         self._waiting.add(sequence)
+        self._live[sequence.request_id] = {sequence.sequence_id: sequence}
 
     def abort(self, request_id: str) -> None:
-        """Forget a sequence and free its blocks; does nothing when it is not there."""
-        if self._waiting.remove(request_id) is None and self._running.pop(request_id, None) is not None:
-            self.blocks.free(request_id)
+        """Forget a request and free the blocks of all its sequences; does nothing when it is not there."""
+        for sequence in list(self._live.get(request_id, {}).values()):
+            self._forget(sequence)
+
+    def abort_choice(self, request_id: str, index: int) -> None:
+        """End one choice of a request; does nothing when it is not there."""
+        for sequence in list(self._live.get(request_id, {}).values()):
+            if index in sequence.choices_to_fork:
+                sequence.choices_to_fork.remove(index)
+            elif sequence.index == index:
+                sequence.is_dropped = True
+            if sequence.is_dropped and not sequence.choices_to_fork:
+                self._forget(sequence)
 
     def schedule(self, now_s: float) -> ScheduledStep:
         """Choose the next step, allocate its blocks and count its tokens as computed."""
@@ -127,6 +143,8 @@ class Scheduler:
             self._admit(step, budget, cap, now_s)
         for entry in step.entries:
             entry.sequence.computed_tokens += entry.tokens
+            if entry.samples and entry.sequence.choices_to_fork:
+                self._fork_choices(entry)
         step.blocks_to_zero = self.blocks.take_blocks_to_zero()
         return step
 
@@ -137,19 +155,20 @@ class Scheduler:
         """
         finished = []
         for entry in step.entries:
-            sequence = entry.sequence
-            token_id = sampled.get(sequence.sequence_id)
-            if token_id is not None or sequence.sequence_id not in sampled:
-                self.blocks.store_full(sequence.sequence_id, sequence.token_ids, sequence.block_hashes)
-            else:
-                self.blocks.taint(sequence.sequence_id)
-                sequence.finish_reason = "error"
-            if token_id is not None:
-                sequence.append(token_id, self._eos_token_ids)
-            if sequence.finish_reason is not None:
-                del self._running[sequence.sequence_id]
-                self.blocks.free(sequence.sequence_id)
-                finished.append(sequence)
+            for sequence in entry.sequences:
+                token_id = sampled.get(sequence.sequence_id)
+                if token_id is not None or sequence.sequence_id not in sampled:
+                    self.blocks.store_full(sequence.sequence_id, sequence.token_ids, sequence.block_hashes)
+                else:
+                    self._fail(entry, sequence)
+                if sequence.is_dropped and not sequence.choices_to_fork:
+                    sequence.finish_reason = "abort"
+                elif token_id is not None:
+                    sequence.append(token_id, self._eos_token_ids)
+            for sequence in entry.sequences:
+                if sequence.finish_reason is not None:
+                    self._forget(sequence)
+                    finished.append(sequence)
         return finished
 
     def check_integrity(self) -> None:
@@ -168,6 +187,9 @@ class Scheduler:
                 raise IntegrityError(f"{sequence.sequence_id} waits with {sequence.computed_tokens} computed tokens")
         if (reason := self._waiting.check_integrity()) is not None:
             raise IntegrityError(reason)
+        live = {sequence.sequence_id for sequence in self.sequences()}
+        if live != set(self._running) | {sequence.sequence_id for sequence in self._waiting}:
+            raise IntegrityError("a sequence is live but neither runs nor waits, or the other way round")
 
     # ---- parts -------------------------------------------------------------------------------------------------------
 
@@ -175,6 +197,13 @@ class Scheduler:
         if not sequence.token_ids:
             raise RequestRefused(
                 "the prompt is empty, so there is nothing to continue", parameter="prompt", code="invalid_value"
+            )
+        if sequence.sampling.n > self.limits.max_num_seqs:
+            raise RequestRefused(
+                f"n is {sequence.sampling.n}, this engine runs {self.limits.max_num_seqs} sequences at once: "
+                f"use n of at most {self.limits.max_num_seqs}",
+                parameter="n",
+                code="invalid_value",
             )
         most = sequence.most_tokens
         capacity = min(self.limits.max_model_len, self.blocks.blocks_total * self.blocks.block_size)
@@ -204,6 +233,35 @@ class Scheduler:
                 reason="queue_tokens",
                 retry_after_s=1,
             )
+
+    def _forget(self, sequence: Sequence) -> None:
+        """Take a sequence out of everything, wherever it is."""
+        if self._waiting.remove(sequence.sequence_id) is None and self._running.pop(sequence.sequence_id, None):
+            self.blocks.free(sequence.sequence_id)
+        sequences = self._live[sequence.request_id]
+        sequences.pop(sequence.sequence_id, None)
+        if not sequences:
+            del self._live[sequence.request_id]
+
+    def _fork_choices(self, entry: ScheduledSequence) -> None:
+        """Begin the other choices at the computed prompt: they sample from the same row as the first."""
+        parent = entry.sequence
+        for index in parent.choices_to_fork:
+            child = parent.fork(index)
+            self.blocks.fork(parent.sequence_id, child.sequence_id)
+            self._running[child.sequence_id] = child
+            self._live[child.request_id][child.sequence_id] = child
+            entry.siblings.append(child)
+        parent.choices_to_fork = []
+
+    def _fail(self, entry: ScheduledSequence, sequence: Sequence) -> None:
+        """End a sequence that cannot go on, and the choices that were to begin as its forks."""
+        self.blocks.taint(sequence.sequence_id)
+        sequence.finish_reason = "error"
+        if sequence.choices_to_fork:
+            self._fork_choices(entry)
+            for child in entry.siblings:
+                child.finish_reason = "error"
 
     def _in_turn(self) -> list[Sequence]:
         """Return the running sequences: decodes first, then prefills by rank."""
@@ -235,21 +293,25 @@ class Scheduler:
 
     def _admit(self, step: ScheduledStep, budget: int, cap: int, now_s: float) -> None:
         unclaimed = self.blocks.blocks_available - sum(
-            self.blocks.blocks_missing(sequence.sequence_id, len(sequence.token_ids))
+            self.blocks.blocks_missing(sequence.sequence_id, len(sequence.token_ids)) + len(sequence.choices_to_fork)
             for sequence in self._running.values()
         )
+        seats = self.limits.max_num_seqs - sum(1 + len(sequence.choices_to_fork) for sequence in self._running.values())
         skipped = 0
         for sequence in list(self._waiting):
-            if budget == 0 or len(self._running) == self.limits.max_num_seqs or skipped == MOST_SKIPPED:
+            if budget == 0 or seats < 1 + len(sequence.choices_to_fork) or skipped == MOST_SKIPPED:
                 break
             found = self._find_prefix(sequence)
             if self._is_next_block_in_flight(sequence, len(found)):
                 skipped += 1
                 continue
             needed = self.blocks.blocks_for(len(sequence.token_ids)) - len(found) + self.blocks.blocks_taken(found)
-            if needed > unclaimed:
+            # Each fork soon takes a block of its own. With nothing else to wait for, forks may preempt one another.
+            forks = len(sequence.choices_to_fork) if self._running else 0
+            if needed + forks > unclaimed:
                 break
-            unclaimed -= needed
+            unclaimed -= needed + forks
+            seats -= 1 + len(sequence.choices_to_fork)
             self._start(sequence, found, now_s)
             tokens = min(sequence.pending_tokens, cap, budget)
             self._grant(sequence, tokens, step)

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, field
 
+from msgspec.structs import replace
+
 from pagefleet.engine.sampling_params import FinishReason, SamplingParameters
 
 
@@ -21,6 +23,12 @@ class Sequence:
     sampling: SamplingParameters
     arrival_s: float
     """When the core got the request (monotonic)."""
+    index: int = 0
+    """Which of the request's choices this is."""
+    choices_to_fork: list[int] = field(default_factory=list)
+    """Choices that begin as forks of this sequence once its prompt is computed."""
+    is_dropped: bool = False
+    """Nobody wants this choice any more, but others are still to be forked from it."""
     cache_salt: str | None = None
     """Cached blocks are shared only between sequences with the same salt."""
     skips_prefix_cache: bool = False
@@ -51,12 +59,20 @@ class Sequence:
         cache_salt: str | None = None,
     ) -> "Sequence":
         """Begin a sequence at its prompt."""
-        return cls(request_id, len(prompt_token_ids), list(prompt_token_ids), sampling, arrival_s, cache_salt)
+        return cls(
+            request_id,
+            len(prompt_token_ids),
+            list(prompt_token_ids),
+            sampling,
+            arrival_s,
+            choices_to_fork=list(range(1, sampling.n)),
+            cache_salt=cache_salt,
+        )
 
     @property
     def sequence_id(self) -> str:
-        """Name the sequence."""
-        return self.request_id
+        """Name the sequence: as its request, or with the number of its choice."""
+        return f"{self.request_id}#{self.index}" if self.index else self.request_id
 
     @property
     def output_tokens(self) -> int:
@@ -72,6 +88,26 @@ class Sequence:
     def most_tokens(self) -> int:
         """Return the length that the sequence can reach."""
         return self.prompt_tokens + self.sampling.max_tokens
+
+    def fork(self, index: int) -> "Sequence":
+        """Begin another choice of the request at the same tokens; it draws from the request's seed plus its index."""
+        return Sequence(
+            request_id=self.request_id,
+            prompt_tokens=self.prompt_tokens,
+            token_ids=list(self.token_ids),
+            sampling=replace(self.sampling, seed=self.sampling.seed + index - self.index),
+            arrival_s=self.arrival_s,
+            index=index,
+            cache_salt=self.cache_salt,
+            skips_prefix_cache=self.skips_prefix_cache,
+            block_hashes=list(self.block_hashes),
+            cached_tokens=self.cached_tokens,
+            computed_tokens=self.computed_tokens,
+            rank=(*self.rank[:2], index),
+            first_scheduled_s=self.first_scheduled_s,
+            preemptions=self.preemptions,
+            output_counts=dict(self.output_counts),
+        )
 
     def append(self, token_id: int, eos_token_ids: frozenset[int]) -> None:
         """Add a sampled token and finish when it ends the sequence."""
