@@ -236,7 +236,8 @@ class Scheduler:
 
     def _forget(self, sequence: Sequence) -> None:
         """Take a sequence out of everything, wherever it is."""
-        if self._waiting.remove(sequence.sequence_id) is None and self._running.pop(sequence.sequence_id, None):
+        if self._waiting.remove(sequence.sequence_id) is None and sequence.sequence_id in self._running:
+            del self._running[sequence.sequence_id]
             self.blocks.free(sequence.sequence_id)
         sequences = self._live[sequence.request_id]
         sequences.pop(sequence.sequence_id, None)

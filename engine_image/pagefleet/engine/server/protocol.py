@@ -16,7 +16,6 @@ MAX_PROMPTS = 1024
 
 OFF: tuple[Any, ...] = (None,)
 UNSUPPORTED: dict[str, tuple[Any, ...]] = {
-    "n": (None, 1),
     "best_of": (None, 1),
     "logprobs": (None, False),
     "top_logprobs": (None, 0),
@@ -143,6 +142,7 @@ class SamplingFields(StrictModel):
 
     model: str | None = None
     max_tokens: int | None = None
+    n: int | None = Field(default=None, ge=1)
     min_tokens: int | None = None
     temperature: float | None = None
     top_p: float | None = None
