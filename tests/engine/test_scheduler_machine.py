@@ -3,10 +3,13 @@
 Prompts come from few tokens and few salts, so that many share beginnings; `BlockMemory` checks what everyone reads.
 """
 
+from typing import get_args
+
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
 
+from pagefleet.engine.capacity_policies import CapacityPolicyName
 from pagefleet.engine.errors import QueueFull, RequestRefused
 from pagefleet.engine.scheduled_step import ScheduledSequence
 from pagefleet.engine.scheduler import Scheduler
@@ -29,6 +32,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         threshold=st.sampled_from([None, 0, 1, 7]),
         queue_limit=st.integers(1, 12),
         has_prefix_cache=st.booleans(),
+        capacity_policy=st.sampled_from(get_args(CapacityPolicyName)),
+        scheduling_policy=st.sampled_from(["fcfs", "priority"]),
     )
     def begin(
         self,
@@ -39,6 +44,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         threshold: int | None,
         queue_limit: int,
         has_prefix_cache: bool,
+        capacity_policy: CapacityPolicyName,
+        scheduling_policy: str,
     ) -> None:
         self.scheduler = make_scheduler(
             blocks=blocks,
@@ -49,6 +56,8 @@ class SchedulerMachine(RuleBasedStateMachine):
             long_prefill_token_threshold=threshold,
             max_num_queued_reqs=queue_limit,
             has_prefix_cache=has_prefix_cache,
+            capacity_policy=capacity_policy,
+            scheduling_policy=scheduling_policy,
         )
         self.memory = BlockMemory(block_size)
         self.live: dict[str, Sequence] = {}
@@ -62,17 +71,18 @@ class SchedulerMachine(RuleBasedStateMachine):
         max_tokens=st.integers(1, 30),
         salt=st.sampled_from([None, None, "tenant"]),
         n=st.sampled_from([1, 1, 1, 2, 5]),
+        priority=st.integers(-1, 1),
     )
-    def add(self, prompt: int, own: int, max_tokens: int, salt: str | None, n: int) -> object:
+    def add(self, prompt: int, own: int, max_tokens: int, salt: str | None, n: int, priority: int) -> object:
         self.count += 1
         # Equal up to the last two tokens, which make some prompts differ late.
         token_ids = [PLAIN_TOKEN] * max(0, prompt - 2) + [own] * min(2, prompt)
-        sequence = make_sequence(str(self.count), token_ids, max_tokens, cache_salt=salt, n=n)
+        sequence = make_sequence(str(self.count), token_ids, max_tokens, cache_salt=salt, n=n, priority=priority)
         try:
             self.scheduler.add(sequence)
         except RequestRefused:
             capacity = self.scheduler.blocks.blocks_total * self.scheduler.blocks.block_size
-            assert prompt + max_tokens > min(64, capacity) or n > self.scheduler.limits.max_num_seqs
+            assert prompt + max_tokens > min(64, capacity) or n > 1
             return multiple()
         except QueueFull:
             assert self.scheduler.queue_depth >= 1
@@ -100,9 +110,14 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @rule(ends=st.sets(st.integers(0, 7), max_size=3), failures=st.sets(st.integers(0, 30), max_size=1))
     def step(self, ends: set[int], failures: set[int]) -> None:
-        oldest = min(self.scheduler.sequences(), key=lambda sequence: sequence.rank, default=None)
+        running = [sequence for sequence in self.scheduler.sequences() if sequence.computed_tokens]
+        oldest = min(running, key=lambda sequence: sequence.rank, default=None)
         progress = (len(oldest.token_ids), oldest.computed_tokens) if oldest else (0, 0)
         step = self.scheduler.schedule(0.0)
+        assert not (step.preempted and self.scheduler.limits.capacity_policy == "no-evict")
+        assert sum(self.scheduler.waiting_by_reason.values()) == sum(
+            not sequence.computed_tokens for sequence in self.scheduler.sequences()
+        ), "every sequence that waits has a reason"
         assert step.tokens <= self.scheduler.limits.max_num_batched_tokens
         assert sum(len(entry.sequences) for entry in step.entries) <= self.scheduler.limits.max_num_seqs
         self.check_entries(step.entries)

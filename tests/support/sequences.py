@@ -6,7 +6,8 @@ from typing import Any
 from pagefleet.engine.blocks import BlockManager
 from pagefleet.engine.sampling_params import SamplingParameters
 from pagefleet.engine.scheduled_step import ScheduledStep
-from pagefleet.engine.scheduler import Scheduler, SchedulerLimits
+from pagefleet.engine.scheduler import Scheduler
+from pagefleet.engine.scheduler_limits import SchedulerLimits
 from pagefleet.engine.sequence import Sequence
 
 END_TOKEN = 9
@@ -15,7 +16,13 @@ _arrivals = count()
 
 
 def make_sequence(
-    name: str, prompt: int | list[int] = 4, max_tokens: int = 4, *, cache_salt: str | None = None, **sampling: Any
+    name: str,
+    prompt: int | list[int] = 4,
+    max_tokens: int = 4,
+    *,
+    cache_salt: str | None = None,
+    priority: int = 0,
+    **sampling: Any,
 ) -> Sequence:
     """Make a sequence with this prompt, or one of so many equal tokens; each arrives after the one before."""
     return Sequence.from_prompt(
@@ -24,6 +31,7 @@ def make_sequence(
         SamplingParameters(max_tokens=max_tokens, **sampling),
         arrival_s=float(next(_arrivals)),
         cache_salt=cache_salt,
+        priority=priority,
     )
 
 

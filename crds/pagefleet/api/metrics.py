@@ -172,6 +172,14 @@ _REQUESTS = (
     _metric("admission_rejections", "counter", "", "Requests refused before the queue, by reason.", labels=("reason",)),
     _metric("num_requests_running", "gauge", "", "Requests in the running batch.", name="requests_running"),
     _metric("num_requests_waiting", "gauge", "", "Requests not yet admitted.", name="requests_waiting"),
+    _metric(
+        "num_requests_waiting_by_reason",
+        "gauge",
+        "",
+        "Sequences that wait for KV blocks, for a place (sequences), for the step's tokens or for a shared prefix.",
+        name="requests_waiting_by_reason",
+        labels=("reason",),
+    ),
     _metric("queued_tokens", "gauge", "tokens", "Prompt tokens of requests not yet admitted.", vllm=None),
     _metric("queue_age_seconds", "gauge", "seconds", "Age of the oldest request not yet admitted.", vllm=None),
 )

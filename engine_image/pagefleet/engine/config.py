@@ -32,6 +32,10 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Token budget of one step; None is 2048 on a GPU and 512 on a CPU, where 2048 would stall decodes for seconds."""
     long_prefill_token_threshold: int | None = None
     """Tokens of one prompt in one step at most; None adapts to the load, 0 sets no cap."""
+    scheduling_policy: str = "fcfs"
+    """`fcfs`, or `priority`: then requests may bring a `priority`, and the smallest is admitted first."""
+    capacity_policy: str = "on-demand"
+    """`on-demand` admits by what is known, `no-evict` by the most that can come, `ratio` in between."""
     max_num_queued_reqs: int = 1024
     """Requests that may wait before new ones get 503."""
     max_num_queued_tokens: int | None = None

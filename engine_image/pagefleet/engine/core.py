@@ -8,7 +8,8 @@ from pagefleet.engine.errors import QueueFull, RequestRefused
 from pagefleet.engine.kernels.interface import PagedAttention
 from pagefleet.engine.runner import Runner
 from pagefleet.engine.scheduled_step import ScheduledStep
-from pagefleet.engine.scheduler import Scheduler, SchedulerLimits
+from pagefleet.engine.scheduler import Scheduler
+from pagefleet.engine.scheduler_limits import SchedulerLimits
 from pagefleet.engine.sequence import Sequence
 
 
@@ -44,6 +45,7 @@ class EngineCore:
             request.sampling,
             arrival_s=time.monotonic(),
             cache_salt=request.cache_salt,
+            priority=request.priority,
         )
         try:
             self.scheduler.add(sequence)
@@ -116,6 +118,7 @@ class EngineCore:
             running=self.scheduler.running,
             queue_depth=self.scheduler.queue_depth,
             tokens_queued=self.scheduler.tokens_queued,
+            waiting_by_reason={str(reason): count for reason, count in self.scheduler.waiting_by_reason.items()},
             queue_age_s=None if oldest_s is None else now_s - oldest_s,
             preemptions_total=self.scheduler.preemptions_total,
             prefix_query_tokens_total=self.scheduler.prefix_query_tokens_total,

@@ -179,6 +179,7 @@ class CoreClient:
         sampling: SamplingParameters,
         *,
         cache_salt: str | None = None,
+        priority: int = 0,
     ) -> list[RequestStream]:
         """Submit one request, wait until the core takes it, and return the stream of each choice.
 
@@ -197,6 +198,7 @@ class CoreClient:
                     prompt_token_ids=prompt_token_ids,
                     sampling=sampling,
                     cache_salt=cache_salt,
+                    priority=priority,
                 )
             )
             for stream in streams:

@@ -26,6 +26,8 @@ class AddRequest(Message, frozen=True, kw_only=True):
     sampling: SamplingParameters
     cache_salt: str | None = None
     """Only requests with the same salt share cached blocks."""
+    priority: int = 0
+    """Smaller is admitted earlier, where the engine's scheduling policy is `priority`."""
 
 
 class AbortRequests(Message, frozen=True, kw_only=True):
@@ -77,6 +79,7 @@ class CoreReady(Message, frozen=True, kw_only=True):
     max_num_batched_tokens: int
     block_size: int
     blocks_total: int
+    scheduling_policy: str
     enable_prefix_caching: bool
     kv_cache_bytes: int
     weight_bytes: int
@@ -143,6 +146,8 @@ class CoreState(Message, frozen=True, kw_only=True):
     queue_depth: int
     """Requests of which none does."""
     tokens_queued: int
+    waiting_by_reason: dict[str, int]
+    """Sequences that the latest step left waiting, by what for."""
     queue_age_s: float | None
     """Age of the oldest request that waits; None when none does."""
     preemptions_total: int

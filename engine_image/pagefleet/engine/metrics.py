@@ -272,6 +272,7 @@ class EngineMetrics(Collector):
         values: dict[str, Values] = {
             "num_requests_running": {(): state.running},
             "num_requests_waiting": {(): state.queue_depth},
+            "num_requests_waiting_by_reason": {(reason,): count for reason, count in state.waiting_by_reason.items()},
             "queued_tokens": {(): state.tokens_queued},
             "queue_age_seconds": {(): state.queue_age_s or 0.0},
             "kv_blocks": {

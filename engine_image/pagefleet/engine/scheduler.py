@@ -15,42 +15,23 @@ in the queue and is computed again later, save what is still cached. So the firs
 Pure: no clock, no I/O. The algorithm is vLLM V1's, with the admission rule of its `reserve full input` mode.
 """
 
-from dataclasses import dataclass
+from typing import Literal, get_args
 
 from pagefleet.engine.blocks import BlockManager, IntegrityError
-from pagefleet.engine.errors import QueueFull, RequestRefused
+from pagefleet.engine.capacity_policies import capacity_policy
 from pagefleet.engine.prefix_cache import extend_hashes, root_hash
 from pagefleet.engine.scheduled_step import ScheduledSequence, ScheduledStep
+from pagefleet.engine.scheduler_limits import SchedulerLimits, refuse_unfittable, refuse_when_full
 from pagefleet.engine.sequence import Sequence
 from pagefleet.engine.waiting_queue import WaitingQueue, by_rank
 
-LONG_PREFILL_SHARE = 4
-"""With this many live sequences or more, one prompt gets at most a quarter of the budget."""
+WaitingReason = Literal["blocks", "sequences", "tokens", "shared_prefix"]
+"""Why a sequence waits: KV blocks, places in the batch, tokens of the step, or blocks that another one computes."""
+
+WAITING_REASONS: tuple[WaitingReason, ...] = get_args(WaitingReason)
 
 MOST_SKIPPED = 64
 """Sequences that wait for blocks in flight and are passed over in one step: each costs a look at the cache."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class SchedulerLimits:
-    """Bound the scheduler."""
-
-    max_num_seqs: int
-    """Sequences that run at once."""
-    max_num_batched_tokens: int
-    """Tokens of one step."""
-    max_model_len: int
-    """Tokens of one sequence, prompt and output."""
-    long_prefill_token_threshold: int | None = None
-    """Tokens of one prompt in one step; None adapts to the number of live sequences, 0 sets no cap."""
-    max_num_queued_reqs: int | None = None
-    max_num_queued_tokens: int | None = None
-
-    def prefill_cap(self, live_sequences: int) -> int:
-        """Return how many tokens one prompt may get in a step in which so many sequences want some."""
-        if self.long_prefill_token_threshold is None:
-            return max(1, self.max_num_batched_tokens // max(1, min(live_sequences, LONG_PREFILL_SHARE)))
-        return self.long_prefill_token_threshold or self.max_num_batched_tokens
 
 
 class Scheduler:
@@ -63,6 +44,9 @@ class Scheduler:
         self.prefix_query_tokens_total = 0
         """Prompt tokens looked up in the prefix cache, at each request's first admission."""
         self.prefix_hit_tokens_total = 0
+        self.waiting_by_reason: dict[WaitingReason, int] = dict.fromkeys(WAITING_REASONS, 0)
+        """How many sequences the latest step left waiting, and for what."""
+        self._capacity = capacity_policy(limits.capacity_policy)
         self._eos_token_ids = eos_token_ids
         self._waiting = WaitingQueue()
         self._running: dict[str, Sequence] = {}
@@ -103,10 +87,11 @@ class Scheduler:
 
     def add(self, sequence: Sequence) -> None:
         """Queue a new sequence; raises RequestRefused when it can never fit, QueueFull when too many wait."""
-        self._refuse_unfittable(sequence)
-        self._refuse_when_full(sequence)
+        refuse_unfittable(sequence, self.limits, self.blocks, self._capacity)
+        refuse_when_full(sequence, self.limits, requests=self.queue_depth, tokens=self.tokens_queued)
         self._arrivals += 1
-        sequence.rank = (0, self._arrivals, 0)
+        priority = sequence.priority if self.limits.scheduling_policy == "priority" else 0
+        sequence.rank = (priority, self._arrivals, 0)
         self._waiting.add(sequence)
         self._live[sequence.request_id] = {sequence.sequence_id: sequence}
 
@@ -130,19 +115,26 @@ class Scheduler:
         step = ScheduledStep()
         self.blocks.now_s = now_s
         budget = self.limits.max_num_batched_tokens
-        cap = self.limits.prefill_cap(len(self._running) + len(self._waiting))
+        live = len(self._running) + len(self._waiting)
         for sequence in self._in_turn():
-            tokens = min(sequence.pending_tokens, cap, budget)
+            tokens = min(sequence.pending_tokens, self.limits.prefill_cap(live, sequence.capped_steps), budget)
             if sequence.sequence_id not in self._running or tokens == 0:
                 continue  # preempted for an older one, or nothing of the budget is left
             budget += self._make_room(sequence, sequence.computed_tokens + tokens, step)
             if sequence.sequence_id in self._running:
                 self._grant(sequence, tokens, step)
                 budget -= tokens
+        self.waiting_by_reason = dict.fromkeys(WAITING_REASONS, 0)
+        reason: WaitingReason | None = "blocks"
         if self._waiting and not step.preempted:
-            self._admit(step, budget, cap, now_s)
+            reason = self._admit(step, budget, live, now_s)
+        if reason is not None:
+            self.waiting_by_reason[reason] = len(self._waiting) - self.waiting_by_reason["shared_prefix"]
+        self._capacity.after_step(has_preempted=bool(step.preempted))
         for entry in step.entries:
             entry.sequence.computed_tokens += entry.tokens
+            if not entry.samples:
+                entry.sequence.capped_steps += 1
             if entry.samples and entry.sequence.choices_to_fork:
                 self._fork_choices(entry)
         step.blocks_to_zero = self.blocks.take_blocks_to_zero()
@@ -192,47 +184,6 @@ class Scheduler:
             raise IntegrityError("a sequence is live but neither runs nor waits, or the other way round")
 
     # ---- parts -------------------------------------------------------------------------------------------------------
-
-    def _refuse_unfittable(self, sequence: Sequence) -> None:
-        if not sequence.token_ids:
-            raise RequestRefused(
-                "the prompt is empty, so there is nothing to continue", parameter="prompt", code="invalid_value"
-            )
-        if sequence.sampling.n > self.limits.max_num_seqs:
-            raise RequestRefused(
-                f"n is {sequence.sampling.n}, this engine runs {self.limits.max_num_seqs} sequences at once: "
-                f"use n of at most {self.limits.max_num_seqs}",
-                parameter="n",
-                code="invalid_value",
-            )
-        most = sequence.most_tokens
-        capacity = min(self.limits.max_model_len, self.blocks.blocks_total * self.blocks.block_size)
-        if most > capacity:
-            room = capacity - sequence.prompt_tokens
-            advice = f"max_tokens of at most {room}" if room > 0 else f"a prompt of at most {capacity - 1} tokens"
-            raise RequestRefused(
-                f"prompt ({sequence.prompt_tokens} tokens) plus max_tokens ({sequence.sampling.max_tokens}) is {most} "
-                f"tokens, this engine holds {capacity} per request: use {advice}",
-                parameter="max_tokens" if room > 0 else "prompt",
-                code="context_length_exceeded",
-            )
-
-    def _refuse_when_full(self, sequence: Sequence) -> None:
-        most_requests, most_tokens = self.limits.max_num_queued_reqs, self.limits.max_num_queued_tokens
-        if most_requests is not None and len(self._waiting) >= most_requests:
-            raise QueueFull(
-                f"{len(self._waiting)} requests wait, the limit is {most_requests}: try again later",
-                reason="queue_requests",
-                retry_after_s=1,
-            )
-        # An empty queue takes any prompt, else one longer than the limit could never run.
-        if most_tokens is not None and self._waiting and self._waiting.tokens + len(sequence.token_ids) > most_tokens:
-            raise QueueFull(
-                f"{self._waiting.tokens} prompt tokens wait and this request adds {len(sequence.token_ids)}, "
-                f"the limit is {most_tokens}: try again later",
-                reason="queue_tokens",
-                retry_after_s=1,
-            )
 
     def _forget(self, sequence: Sequence) -> None:
         """Take a sequence out of everything, wherever it is."""
@@ -292,31 +243,40 @@ class Scheduler:
         self._waiting.add(victim)
         step.preempted.append(victim)
 
-    def _admit(self, step: ScheduledStep, budget: int, cap: int, now_s: float) -> None:
-        unclaimed = self.blocks.blocks_available - sum(
-            self.blocks.blocks_missing(sequence.sequence_id, len(sequence.token_ids)) + len(sequence.choices_to_fork)
-            for sequence in self._running.values()
-        )
+    def _admit(self, step: ScheduledStep, budget: int, live: int, now_s: float) -> WaitingReason | None:
+        """Admit who waits, in order, and return why the first that must wait on does."""
+        unclaimed = self.blocks.blocks_available - sum(map(self._claim, self._running.values()))
         seats = self.limits.max_num_seqs - sum(1 + len(sequence.choices_to_fork) for sequence in self._running.values())
-        skipped = 0
         for sequence in list(self._waiting):
-            if budget == 0 or seats < 1 + len(sequence.choices_to_fork) or skipped == MOST_SKIPPED:
-                break
+            if budget == 0 or self.waiting_by_reason["shared_prefix"] == MOST_SKIPPED:
+                return "tokens"
+            if seats < 1 + len(sequence.choices_to_fork):
+                return "sequences"
             found = self._find_prefix(sequence)
             if self._is_next_block_in_flight(sequence, len(found)):
-                skipped += 1
+                self.waiting_by_reason["shared_prefix"] += 1
                 continue
-            needed = self.blocks.blocks_for(len(sequence.token_ids)) - len(found) + self.blocks.blocks_taken(found)
-            # Each fork soon takes a block of its own. With nothing else to wait for, forks may preempt one another.
-            forks = len(sequence.choices_to_fork) if self._running else 0
-            if needed + forks > unclaimed:
-                break
-            unclaimed -= needed + forks
+            needed = self._claim(sequence) - len(found) + self.blocks.blocks_taken(found)
+            # With nothing else to wait for, what is known fits, and forks may preempt one another.
+            if needed > unclaimed and (self._running or self._capacity.never_evicts):
+                return "blocks"
+            unclaimed -= needed
             seats -= 1 + len(sequence.choices_to_fork)
             self._start(sequence, found, now_s)
-            tokens = min(sequence.pending_tokens, cap, budget)
+            tokens = min(sequence.pending_tokens, self.limits.prefill_cap(live, sequence.capped_steps), budget)
             self._grant(sequence, tokens, step)
             budget -= tokens
+        return None
+
+    def _claim(self, sequence: Sequence) -> int:
+        """Return how many blocks a sequence counts on beside those that it holds, its forks included."""
+        reserved = self._capacity.reserved_tokens(sequence)
+        own = self.blocks.blocks_missing(sequence.sequence_id, reserved)
+        if not sequence.choices_to_fork:
+            return own
+        # Each fork soon takes a block of its own, and keeps what it shares of the prompt.
+        fork = max(1, self.blocks.blocks_for(reserved) - sequence.prompt_tokens // self.blocks.block_size)
+        return own + len(sequence.choices_to_fork) * fork
 
     def _find_prefix(self, sequence: Sequence) -> list[int]:
         """Return the cached blocks that hold the sequence's beginning; nothing is taken yet."""

@@ -23,6 +23,8 @@ class Sequence:
     sampling: SamplingParameters
     arrival_s: float
     """When the core got the request (monotonic)."""
+    priority: int = 0
+    """Smaller is earlier, where the scheduler ranks by it."""
     index: int = 0
     """Which of the request's choices this is."""
     choices_to_fork: list[int] = field(default_factory=list)
@@ -44,6 +46,8 @@ class Sequence:
     rank: tuple[int, int, int] = (0, 0, 0)
     """Whoever has the smaller one is admitted earlier and preempted later; the scheduler sets it, once."""
     first_scheduled_s: float | None = None
+    capped_steps: int = 0
+    """Steps that computed a part of what was known and left a rest."""
     preemptions: int = 0
     output_counts: dict[int, int] = field(default_factory=dict)
     """How often each token is in the output; kept only when a penalty needs it."""
@@ -57,6 +61,7 @@ class Sequence:
         *,
         arrival_s: float,
         cache_salt: str | None = None,
+        priority: int = 0,
     ) -> "Sequence":
         """Begin a sequence at its prompt."""
         return cls(
@@ -65,6 +70,7 @@ class Sequence:
             list(prompt_token_ids),
             sampling,
             arrival_s,
+            priority=priority,
             choices_to_fork=list(range(1, sampling.n)),
             cache_salt=cache_salt,
         )

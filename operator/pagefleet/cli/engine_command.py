@@ -84,6 +84,13 @@ def serve(
     long_prefill_token_threshold: Annotated[
         int | None, typer.Option(help="Tokens of one prompt in one step at most; default by load, 0 is no cap.")
     ] = None,
+    scheduling_policy: Annotated[
+        Literal["fcfs", "priority"], typer.Option(help="Order of the queue: arrival, or the requests' priority first.")
+    ] = "fcfs",
+    capacity_policy: Annotated[
+        Literal["on-demand", "ratio", "no-evict"],
+        typer.Option(help="KV blocks that admission looks for: what is known, some of what may come, or all of it."),
+    ] = "on-demand",
     max_num_queued_reqs: Annotated[int, typer.Option(help="Requests that may wait before new ones get 503.")] = 1024,
     max_num_queued_tokens: Annotated[
         int | None, typer.Option(help="Prompt tokens that may wait before new requests get 503; default no limit.")
@@ -118,6 +125,8 @@ def serve(
         max_num_seqs=max_num_seqs,
         max_num_batched_tokens=max_num_batched_tokens,
         long_prefill_token_threshold=long_prefill_token_threshold,
+        scheduling_policy=scheduling_policy,
+        capacity_policy=capacity_policy,
         max_num_queued_reqs=max_num_queued_reqs,
         max_num_queued_tokens=max_num_queued_tokens,
         seed=seed,

@@ -64,6 +64,13 @@ def test_a_stop_string_ends_one_choice_alone(client: OpenAI, engine: EngineServe
     engine.wait_capacity(in_flight=0, running=0, blocks_active=0)
 
 
+def test_a_priority_needs_an_engine_that_ranks_by_it(http: httpx.Client) -> None:
+    answer = http.post("/v1/completions", json={"prompt": "x", "max_tokens": 1, "priority": 3})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == "priority"
+    assert http.post("/v1/completions", json={"prompt": "x", "max_tokens": 1, "priority": 0}).status_code == 200
+
+
 def test_more_choices_than_the_engine_runs_are_refused(http: httpx.Client) -> None:
     answer = http.post("/v1/completions", json={"prompt": "x", "n": 129})
     assert answer.status_code == 400

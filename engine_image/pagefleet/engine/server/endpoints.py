@@ -43,6 +43,7 @@ async def chat_completions(serving: Serving, request: Request) -> Response:
             OutputOptions.of(fields),
             arrival_s=arrival_s,
             cache_salt=fields.cache_salt,
+            priority=fields.priority,
         )
         return Answer(
             request_id=request_id,
@@ -84,6 +85,7 @@ async def completions(serving: Serving, request: Request) -> Response:
             OutputOptions.of(fields),
             arrival_s=arrival_s,
             cache_salt=fields.cache_salt,
+            priority=fields.priority,
         )
         return Answer(
             request_id=request_id,

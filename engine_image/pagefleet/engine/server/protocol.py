@@ -39,7 +39,6 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "suffix": OFF,
     "use_beam_search": (None, False),
     "length_penalty": (None, 1, 1.0),
-    "priority": (None, 0),
     "structured_outputs": OFF,
     "guided_json": OFF,
     "guided_regex": OFF,
@@ -161,6 +160,8 @@ class SamplingFields(StrictModel):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     user: str | None = None
+    priority: int | None = Field(default=None, ge=INT64_MIN, le=INT64_MAX)
+    """Smaller is admitted earlier (vLLM's field)."""
     cache_salt: str | None = Field(default=None, min_length=1)
     """Only requests with the same salt share cached prompts (vLLM's field)."""
 

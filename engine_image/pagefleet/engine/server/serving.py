@@ -100,6 +100,13 @@ class Serving:
 
     def sampling(self, fields: SamplingFields, *, max_tokens: int) -> SamplingParameters:
         """Fill in defaults and check ranges; raises RequestRefused."""
+        if fields.priority and self.ready.scheduling_policy != "priority":
+            raise RequestRefused(
+                f"priority is {fields.priority}, but this engine serves by arrival; leave it out, or start the engine "
+                "with --scheduling-policy priority",
+                parameter="priority",
+                code="unsupported_parameter",
+            )
         if fields.n is not None and fields.n > self.ready.max_num_seqs:
             raise RequestRefused(
                 f"n is {fields.n}, but this engine runs {self.ready.max_num_seqs} sequences at once; "
@@ -136,6 +143,7 @@ class Serving:
         *,
         arrival_s: float,
         cache_salt: str | None = None,
+        priority: int | None = None,
     ) -> list[Generation]:
         """Submit one request per prompt and return their choices in order; if one is refused, none runs on.
 
@@ -148,7 +156,14 @@ class Serving:
                 tasks = [
                     group.create_task(
                         self._start_one(
-                            f"{request_id}-{index}", prompt, parameters, options, arrival_s, cache_salt, started
+                            f"{request_id}-{index}",
+                            prompt,
+                            parameters,
+                            options,
+                            arrival_s,
+                            cache_salt,
+                            priority,
+                            started,
                         )
                     )
                     for index, (prompt, parameters) in enumerate(zip(prompts, sampling, strict=True))
@@ -170,10 +185,13 @@ class Serving:
         options: OutputOptions,
         arrival_s: float,
         cache_salt: str | None,
+        priority: int | None,
         started: list[Generation],
     ) -> list[Generation]:
         try:
-            streams = await self.client.submit(request_id, prompt, sampling, cache_salt=cache_salt)
+            streams = await self.client.submit(
+                request_id, prompt, sampling, cache_salt=cache_salt, priority=priority or 0
+            )
         except QueueFull as error:
             self.metrics.increment("admission_rejections", labels=(error.reason,))
             raise
