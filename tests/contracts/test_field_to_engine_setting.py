@@ -21,6 +21,7 @@ SETTINGS: list[tuple[str, Any, str, Any]] = [
     ("maxNumBatchedTokens", 600, "max_num_batched_tokens", 600),
     ("prefixCaching", True, "enable_prefix_caching", True),
     ("prefixCaching", False, "enable_prefix_caching", False),
+    ("batching", "static", "batching", "static"),
     ("kvCache", {"dtype": "bf16"}, "kv_cache_dtype", "bfloat16"),
     ("kvCache", {"dtype": "auto"}, "kv_cache_dtype", "auto"),
 ]
@@ -29,7 +30,6 @@ SETTINGS: list[tuple[str, Any, str, Any]] = [
 REFUSED: list[tuple[str, Any]] = [
     ("weights", {"quantization": "int8"}),
     ("kvCache", {"dtype": "int8"}),
-    ("batching", "static"),
     ("parallelism", {"tensor": 2}),
     ("speculative", {"method": "ngram", "tokens": 4}),
 ]

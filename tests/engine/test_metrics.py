@@ -28,6 +28,7 @@ def a_ready_core() -> CoreReady:
         max_num_batched_tokens=64,
         block_size=16,
         blocks_total=10,
+        batching="continuous",
         scheduling_policy="fcfs",
         enable_prefix_caching=True,
         kv_cache_bytes=1000,

@@ -102,10 +102,33 @@ def test_every_reason_to_wait() -> None:
         for name in "abcde":
             scheduler.add(make_sequence(name, prompt=16, max_tokens=9))
         run_step(scheduler)
-    assert places.waiting_by_reason == {"blocks": 0, "sequences": 4, "tokens": 0, "shared_prefix": 0}
+    assert places.waiting_by_reason == {"blocks": 0, "sequences": 4, "tokens": 0, "shared_prefix": 0, "batch": 0}
     assert budget.waiting_by_reason["tokens"] == 1
     shared = make_scheduler(has_prefix_cache=True)
     for name in "abc":
         shared.add(make_sequence(name, prompt=16))
     run_step(shared)
     assert shared.waiting_by_reason["shared_prefix"] == 2
+
+
+def test_a_static_batch_runs_to_its_end() -> None:
+    scheduler = make_scheduler(batching="static", max_num_seqs=2)
+    for name, tokens in (("a", 2), ("b", 5), ("c", 2)):
+        scheduler.add(make_sequence(name, max_tokens=tokens))
+    steps = [sorted(run_step(scheduler)) for _ in range(6)]
+    assert steps == [["a", "b"], ["a", "b"], ["b"], ["b"], ["b"], ["c"]]
+    assert scheduler.waiting_by_reason["batch"] == 0
+
+
+def test_a_dynamic_batch_waits_for_more_until_its_time_is_over() -> None:
+    scheduler = make_scheduler(batching="dynamic", batching_timeout_s=0.5, max_num_seqs=2)
+    first = make_sequence("a")
+    first.arrival_s = 10.0
+    scheduler.add(first)
+    assert scheduler.schedule(10.4).entries == []
+    assert scheduler.waiting_by_reason["batch"] == 1
+    assert [entry.sequence for entry in scheduler.schedule(10.5).entries] == [first]
+    full = make_scheduler(batching="dynamic", batching_timeout_s=1e9, max_num_seqs=2)
+    full.add(make_sequence("a"))
+    full.add(make_sequence("b"))
+    assert sorted(run_step(full)) == ["a", "b"], "a full batch waits for nothing"

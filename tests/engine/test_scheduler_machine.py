@@ -34,6 +34,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         has_prefix_cache=st.booleans(),
         capacity_policy=st.sampled_from(get_args(CapacityPolicyName)),
         scheduling_policy=st.sampled_from(["fcfs", "priority"]),
+        batching=st.sampled_from(["continuous", "continuous", "static"]),
     )
     def begin(
         self,
@@ -46,6 +47,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         has_prefix_cache: bool,
         capacity_policy: CapacityPolicyName,
         scheduling_policy: str,
+        batching: str,
     ) -> None:
         self.scheduler = make_scheduler(
             blocks=blocks,
@@ -58,6 +60,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             has_prefix_cache=has_prefix_cache,
             capacity_policy=capacity_policy,
             scheduling_policy=scheduling_policy,
+            batching=batching,
         )
         self.memory = BlockMemory(block_size)
         self.live: dict[str, Sequence] = {}

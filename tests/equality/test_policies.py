@@ -22,7 +22,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize(
     "options",
-    [{"capacity_policy": "ratio"}, {"capacity_policy": "no-evict"}, {"scheduling_policy": "priority"}],
+    [
+        {"capacity_policy": "ratio"},
+        {"capacity_policy": "no-evict"},
+        {"scheduling_policy": "priority"},
+        {"batching": "static"},
+        {"batching": "dynamic", "batching_timeout_s": 0.02},
+    ],
     ids=str,
 )
 def test_policies_change_no_token(folder: Path, options: dict[str, Any]) -> None:

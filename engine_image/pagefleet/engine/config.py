@@ -32,6 +32,10 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Token budget of one step; None is 2048 on a GPU and 512 on a CPU, where 2048 would stall decodes for seconds."""
     long_prefill_token_threshold: int | None = None
     """Tokens of one prompt in one step at most; None adapts to the load, 0 sets no cap."""
+    batching: str = "continuous"
+    """`continuous`, or for comparison `static` (one batch after another) or `dynamic` (which waits to fill one)."""
+    batching_timeout_s: float = 0.1
+    """How long a dynamic batch that is not full waits for more requests."""
     scheduling_policy: str = "fcfs"
     """`fcfs`, or `priority`: then requests may bring a `priority`, and the smallest is admitted first."""
     capacity_policy: str = "on-demand"

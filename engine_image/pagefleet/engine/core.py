@@ -33,6 +33,8 @@ class EngineCore:
         self.scheduler = Scheduler(limits, self._blocks, frozenset(info.eos_token_ids))
         self._runner = runner
         self._attention = attention
+        self.is_forming = False
+        """The latest step computed nothing: a batch waits for more requests, or for its time to run out."""
         self._steps_total = 0
         self._step_time_s: float | None = None
         self._step_tokens = 0
@@ -77,6 +79,9 @@ class EngineCore:
         """Compute one step and return what it produced."""
         started_s = time.monotonic()
         step = self.scheduler.schedule(started_s)
+        self.is_forming = not step.entries
+        if self.is_forming:
+            return messages.StepOutputs(outputs=[], state=self.state())
         self._prepare_blocks(step)
         sampled = self._runner.execute(step, self._blocks.table)
         self.scheduler.finish_step(step, sampled)

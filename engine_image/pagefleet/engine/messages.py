@@ -79,6 +79,7 @@ class CoreReady(Message, frozen=True, kw_only=True):
     max_num_batched_tokens: int
     block_size: int
     blocks_total: int
+    batching: str
     scheduling_policy: str
     enable_prefix_caching: bool
     kv_cache_bytes: int

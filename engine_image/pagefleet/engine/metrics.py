@@ -305,7 +305,7 @@ class EngineMetrics(Collector):
                 "max_num_seqs": str(ready.max_num_seqs),
                 "max_num_batched_tokens": str(ready.max_num_batched_tokens),
                 "quantization": "none",
-                "batching": "continuous",
+                "batching": ready.batching,
                 "device": ready.device,
             }
         return labels

@@ -17,6 +17,7 @@ Pure: no clock, no I/O. The algorithm is vLLM V1's, with the admission rule of i
 
 from typing import Literal, get_args
 
+from pagefleet.engine.batching_policies import batching_policy
 from pagefleet.engine.blocks import BlockManager, IntegrityError
 from pagefleet.engine.capacity_policies import capacity_policy
 from pagefleet.engine.prefix_cache import extend_hashes, root_hash
@@ -25,8 +26,8 @@ from pagefleet.engine.scheduler_limits import SchedulerLimits, refuse_unfittable
 from pagefleet.engine.sequence import Sequence
 from pagefleet.engine.waiting_queue import WaitingQueue, by_rank
 
-WaitingReason = Literal["blocks", "sequences", "tokens", "shared_prefix"]
-"""Why a sequence waits: KV blocks, places in the batch, tokens of the step, or blocks that another one computes."""
+WaitingReason = Literal["blocks", "sequences", "tokens", "shared_prefix", "batch"]
+"""Why a sequence waits: KV blocks, places, tokens of the step, blocks that another one computes, or the next batch."""
 
 WAITING_REASONS: tuple[WaitingReason, ...] = get_args(WaitingReason)
 
@@ -47,6 +48,7 @@ class Scheduler:
         self.waiting_by_reason: dict[WaitingReason, int] = dict.fromkeys(WAITING_REASONS, 0)
         """How many sequences the latest step left waiting, and for what."""
         self._capacity = capacity_policy(limits.capacity_policy)
+        self._batching = batching_policy(limits.batching, most=limits.max_num_seqs, timeout_s=limits.batching_timeout_s)
         self._eos_token_ids = eos_token_ids
         self._waiting = WaitingQueue()
         self._running: dict[str, Sequence] = {}
@@ -240,6 +242,7 @@ class Scheduler:
         victim.computed_tokens = 0
         victim.preemptions += 1
         self.preemptions_total += 1
+        self._batching.admitted(-1)
         self._waiting.add(victim)
         step.preempted.append(victim)
 
@@ -247,7 +250,15 @@ class Scheduler:
         """Admit who waits, in order, and return why the first that must wait on does."""
         unclaimed = self.blocks.blocks_available - sum(map(self._claim, self._running.values()))
         seats = self.limits.max_num_seqs - sum(1 + len(sequence.choices_to_fork) for sequence in self._running.values())
+        first = self._waiting.first
+        places = self._batching.open_places(
+            running=len(self._running),
+            waiting=len(self._waiting),
+            oldest_age_s=now_s - first.arrival_s if first else 0.0,
+        )
         for sequence in list(self._waiting):
+            if places == 0:
+                return "batch"
             if budget == 0 or self.waiting_by_reason["shared_prefix"] == MOST_SKIPPED:
                 return "tokens"
             if seats < 1 + len(sequence.choices_to_fork):
@@ -262,6 +273,8 @@ class Scheduler:
                 return "blocks"
             unclaimed -= needed
             seats -= 1 + len(sequence.choices_to_fork)
+            places -= 1
+            self._batching.admitted(1)
             self._start(sequence, found, now_s)
             tokens = min(sequence.pending_tokens, self.limits.prefill_cap(live, sequence.capped_steps), budget)
             self._grant(sequence, tokens, step)

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from pagefleet.engine.batching_policies import BatchingPolicyName
 from pagefleet.engine.blocks import BlockManager
 from pagefleet.engine.capacity_policies import CapacityPolicy, CapacityPolicyName
 from pagefleet.engine.errors import QueueFull, RequestRefused
@@ -32,6 +33,9 @@ class SchedulerLimits:
     scheduling_policy: SchedulingPolicy = "fcfs"
     """Rank by arrival, or by the request's priority and then by arrival."""
     capacity_policy: CapacityPolicyName = "on-demand"
+    batching: BatchingPolicyName = "continuous"
+    batching_timeout_s: float = 0.1
+    """How long a dynamic batch that is not full waits for more."""
     max_num_queued_reqs: int | None = None
     max_num_queued_tokens: int | None = None
 

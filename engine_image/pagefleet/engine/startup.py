@@ -6,6 +6,7 @@ import msgspec
 import torch
 
 from pagefleet.engine import machine
+from pagefleet.engine.batching_policies import BatchingPolicyName
 from pagefleet.engine.cache_plan import CachePlan, MemoryFacts, cache_budget_bytes, plan_cache
 from pagefleet.engine.capacity_policies import CapacityPolicyName
 from pagefleet.engine.config import EngineConfig
@@ -71,6 +72,7 @@ def start_engine(
         max_num_batched_tokens=budget_tokens,
         block_size=shape.block_size,
         blocks_total=plan.blocks_total,
+        batching=config.batching,
         scheduling_policy=config.scheduling_policy,
         enable_prefix_caching=config.enable_prefix_caching,
         kv_cache_bytes=plan.kv_cache_bytes,
@@ -93,6 +95,8 @@ def _assemble(config: EngineConfig, info: CoreReady, model: LlamaModel, attentio
         max_num_batched_tokens=info.max_num_batched_tokens,
         max_model_len=info.max_model_len,
         long_prefill_token_threshold=config.long_prefill_token_threshold,
+        batching=msgspec.convert(config.batching, BatchingPolicyName),
+        batching_timeout_s=config.batching_timeout_s,
         scheduling_policy=msgspec.convert(config.scheduling_policy, SchedulingPolicy),
         capacity_policy=msgspec.convert(config.capacity_policy, CapacityPolicyName),
         max_num_queued_reqs=config.max_num_queued_reqs,

@@ -84,6 +84,13 @@ def serve(
     long_prefill_token_threshold: Annotated[
         int | None, typer.Option(help="Tokens of one prompt in one step at most; default by load, 0 is no cap.")
     ] = None,
+    batching: Annotated[
+        Literal["continuous", "dynamic", "static"],
+        typer.Option(help="Join the running batch in every step; the others are there for comparison."),
+    ] = "continuous",
+    batching_timeout: Annotated[
+        float, typer.Option(help="Seconds that a dynamic batch that is not full waits for more.")
+    ] = 0.1,
     scheduling_policy: Annotated[
         Literal["fcfs", "priority"], typer.Option(help="Order of the queue: arrival, or the requests' priority first.")
     ] = "fcfs",
@@ -125,6 +132,8 @@ def serve(
         max_num_seqs=max_num_seqs,
         max_num_batched_tokens=max_num_batched_tokens,
         long_prefill_token_threshold=long_prefill_token_threshold,
+        batching=batching,
+        batching_timeout_s=batching_timeout,
         scheduling_policy=scheduling_policy,
         capacity_policy=capacity_policy,
         max_num_queued_reqs=max_num_queued_reqs,
