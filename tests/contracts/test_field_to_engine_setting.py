@@ -19,6 +19,9 @@ SETTINGS: list[tuple[str, Any, str, Any]] = [
     ("maxModelLen", 4096, "max_model_len", 4096),
     ("maxNumSeqs", 7, "max_num_seqs", 7),
     ("maxNumBatchedTokens", 600, "max_num_batched_tokens", 600),
+    ("prefixCaching", True, "enable_prefix_caching", True),
+    ("prefixCaching", False, "enable_prefix_caching", False),
+    ("batching", "static", "batching", "static"),
     ("kvCache", {"dtype": "bf16"}, "kv_cache_dtype", "bfloat16"),
     ("kvCache", {"dtype": "auto"}, "kv_cache_dtype", "auto"),
 ]
@@ -27,8 +30,6 @@ SETTINGS: list[tuple[str, Any, str, Any]] = [
 REFUSED: list[tuple[str, Any]] = [
     ("weights", {"quantization": "int8"}),
     ("kvCache", {"dtype": "int8"}),
-    ("prefixCaching", True),
-    ("batching", "static"),
     ("parallelism", {"tensor": 2}),
     ("speculative", {"method": "ngram", "tokens": 4}),
 ]

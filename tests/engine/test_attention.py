@@ -219,6 +219,32 @@ def test_what_is_not_finite_stays_with_its_sequence() -> None:
     assert attention.attend(0, torch.ones(2, 4, 8)).isfinite().all()
 
 
+@pytest.mark.parametrize("back_end", [GatherAttention, ReferenceAttention])
+def test_a_copied_block_is_read_like_the_first(back_end: type[PagedAttention]) -> None:
+    attention = back_end(make_shape(4, 2, 8, 4, torch.float32))
+    attention.allocate(8)
+    tables = [[0, 1], [6, 7]]
+    for table in tables:
+        attention.begin_step(
+            AttentionBatch(
+                positions=torch.arange(6),
+                slots=torch.arange(6),
+                query_lengths=[6],
+                context_lengths=[6],
+                block_tables=[table],
+            )
+        )
+        if table == [0, 1]:
+            key = torch.randn(6, 2, 8, generator=torch.Generator().manual_seed(1))
+            for layer in range(attention.shape.layers):
+                attention.store(layer, key + layer, -key)
+            attention.copy_blocks([0, 1], [6, 7])
+            expected = [attention.attend(layer, torch.ones(6, 4, 8)) for layer in range(attention.shape.layers)]
+    actual = [attention.attend(layer, torch.ones(6, 4, 8)) for layer in range(attention.shape.layers)]
+    assert all(torch.equal(one, other) for one, other in zip(actual, expected, strict=True))
+    assert not torch.equal(actual[0], torch.zeros(6, 4, 8))
+
+
 def test_bytes_per_block() -> None:
     # keys and values x 2 layers x 3 heads x 64 numbers x 16 tokens x 4 bytes
     assert make_shape(9, 3, 64, 16, torch.float32).bytes_per_block == 2 * 2 * 3 * 64 * 16 * 4

@@ -29,6 +29,9 @@ def a_ready_core() -> CoreReady:
         max_num_batched_tokens=64,
         block_size=16,
         blocks_total=10,
+        batching="continuous",
+        scheduling_policy="fcfs",
+        enable_prefix_caching=True,
         kv_cache_bytes=1000,
         weight_bytes=1000,
         memory_limit_bytes=2000,
@@ -49,6 +52,7 @@ def a_step(number: int, *, step_time_s: float = 0.02, tokens: int = 7) -> StepOu
         running=2,
         queue_depth=3,
         tokens_queued=30,
+        waiting_by_reason={"blocks": 2, "sequences": 1},
         queue_age_s=1.5,
         preemptions_total=6,
         prefix_query_tokens_total=0,
@@ -136,7 +140,7 @@ def test_a_step_counts_once_however_often_it_is_reported(metrics: EngineMetrics)
 
 
 def test_times_of_a_request(metrics: EngineMetrics, clock: Clock) -> None:
-    record = metrics.start_request(arrival_s=99.0, prompt_tokens=11)
+    (record,) = metrics.start_request(arrival_s=99.0, prompt_tokens=11)
     record.output(1, queue_time_s=0.2, prefill_time_s=0.3)
     for _ in range(2):
         clock.now_s += 0.5
@@ -167,7 +171,7 @@ def test_buckets_are_cumulative_and_inclusive(metrics: EngineMetrics) -> None:
 
 
 def test_the_rate_forgets(metrics: EngineMetrics, clock: Clock) -> None:
-    record = metrics.start_request(arrival_s=clock.now_s, prompt_tokens=1)
+    (record,) = metrics.start_request(arrival_s=clock.now_s, prompt_tokens=1)
     record.output(10, queue_time_s=None, prefill_time_s=None)
     clock.now_s += 4
     record.output(10, queue_time_s=None, prefill_time_s=None)
@@ -180,10 +184,36 @@ def test_the_rate_forgets(metrics: EngineMetrics, clock: Clock) -> None:
 
 
 def test_an_end_without_a_token_is_no_first_token(metrics: EngineMetrics) -> None:
-    record = metrics.start_request(arrival_s=99.0, prompt_tokens=1)
+    (record,) = metrics.start_request(arrival_s=99.0, prompt_tokens=1)
     record.output(0, queue_time_s=None, prefill_time_s=None)
     record.finish("abort")
     shown = samples(metrics)
 
     assert shown["vllm:time_to_first_token_seconds_count"] == 0
     assert shown["vllm:e2e_request_latency_seconds_count"] == 0
+
+
+def test_a_request_of_three_choices_counts_once(metrics: EngineMetrics, clock: Clock) -> None:
+    first, second, third = metrics.start_request(arrival_s=99.0, prompt_tokens=11, choices=3)
+    for record in (first, second, third):
+        record.output(1, queue_time_s=0.25, prefill_time_s=0.5)
+        clock.now_s += 0.01
+    second.output(2, queue_time_s=None, prefill_time_s=None)
+    second.finish("length")
+    second.finish("abort")
+    first.finish("stop")
+    assert "vllm:request_success_total" not in str(
+        {name for name, value in samples(metrics).items() if value and "request_success" in name}
+    ), "the request ends with its last choice"
+    third.finish("stop")
+
+    found = samples(metrics)
+    assert found["vllm:prompt_tokens_total"] == 11
+    assert found["vllm:generation_tokens_total"] == 5
+    assert found["vllm:time_to_first_token_seconds_count"] == 1
+    assert found["vllm:inter_token_latency_seconds_count"] == 1
+    assert found["vllm:e2e_request_latency_seconds_count"] == 1
+    assert found["vllm:request_generation_tokens_sum"] == 5
+    assert {name: value for name, value in found.items() if value and "vllm:request_success" in name} == {
+        "vllm:request_success_total finished_reason=length": 1
+    }

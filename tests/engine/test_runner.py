@@ -3,7 +3,7 @@
 import torch
 
 from pagefleet.engine.runner import StepRows
-from pagefleet.engine.scheduler import ScheduledSequence
+from pagefleet.engine.scheduled_step import ScheduledSequence
 from tests.support.sequences import make_sequence
 
 

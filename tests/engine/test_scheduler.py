@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from pagefleet.engine.errors import QueueFull, RequestRefused
-from pagefleet.engine.scheduler import SchedulerLimits
+from pagefleet.engine.scheduler_limits import SchedulerLimits
 from tests.support.sequences import END_TOKEN, granted, make_scheduler, make_sequence, run_step
 
 

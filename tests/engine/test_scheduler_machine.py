@@ -1,12 +1,20 @@
-"""Drive scheduler and blocks with random requests, steps and aborts: integrity holds after every one."""
+"""Drive scheduler and blocks with random requests, steps and aborts: integrity holds after every one.
+
+Prompts come from few tokens and few salts, so that many share beginnings; `BlockMemory` checks what everyone reads.
+"""
+
+from typing import get_args
 
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
 
+from pagefleet.engine.capacity_policies import CapacityPolicyName
 from pagefleet.engine.errors import QueueFull, RequestRefused
-from pagefleet.engine.scheduler import ScheduledSequence, Scheduler
+from pagefleet.engine.scheduled_step import ScheduledSequence
+from pagefleet.engine.scheduler import Scheduler
 from pagefleet.engine.sequence import Sequence
+from tests.support.block_memory import BlockMemory
 from tests.support.sequences import END_TOKEN, PLAIN_TOKEN, make_scheduler, make_sequence
 
 
@@ -23,6 +31,10 @@ class SchedulerMachine(RuleBasedStateMachine):
         spare_tokens=st.integers(0, 24),
         threshold=st.sampled_from([None, 0, 1, 7]),
         queue_limit=st.integers(1, 12),
+        has_prefix_cache=st.booleans(),
+        capacity_policy=st.sampled_from(get_args(CapacityPolicyName)),
+        scheduling_policy=st.sampled_from(["fcfs", "priority"]),
+        batching=st.sampled_from(["continuous", "continuous", "static"]),
     )
     def begin(
         self,
@@ -32,6 +44,10 @@ class SchedulerMachine(RuleBasedStateMachine):
         spare_tokens: int,
         threshold: int | None,
         queue_limit: int,
+        has_prefix_cache: bool,
+        capacity_policy: CapacityPolicyName,
+        scheduling_policy: str,
+        batching: str,
     ) -> None:
         self.scheduler = make_scheduler(
             blocks=blocks,
@@ -41,53 +57,89 @@ class SchedulerMachine(RuleBasedStateMachine):
             max_model_len=64,
             long_prefill_token_threshold=threshold,
             max_num_queued_reqs=queue_limit,
+            has_prefix_cache=has_prefix_cache,
+            capacity_policy=capacity_policy,
+            scheduling_policy=scheduling_policy,
+            batching=batching,
         )
+        self.memory = BlockMemory(block_size)
         self.live: dict[str, Sequence] = {}
+        self.choices: dict[str, set[int]] = {}
         self.count = 0
 
-    @rule(target=names, prompt=st.integers(1, 40), max_tokens=st.integers(1, 30))
-    def add(self, prompt: int, max_tokens: int) -> object:
+    @rule(
+        target=names,
+        prompt=st.integers(1, 40),
+        own=st.integers(0, 2),
+        max_tokens=st.integers(1, 30),
+        salt=st.sampled_from([None, None, "tenant"]),
+        n=st.sampled_from([1, 1, 1, 2, 5]),
+        priority=st.integers(-1, 1),
+    )
+    def add(self, prompt: int, own: int, max_tokens: int, salt: str | None, n: int, priority: int) -> object:
         self.count += 1
-        sequence = make_sequence(str(self.count), prompt, max_tokens)
+        # Equal up to the last two tokens, which make some prompts differ late.
+        token_ids = [PLAIN_TOKEN] * max(0, prompt - 2) + [own] * min(2, prompt)
+        sequence = make_sequence(str(self.count), token_ids, max_tokens, cache_salt=salt, n=n, priority=priority)
         try:
             self.scheduler.add(sequence)
         except RequestRefused:
             capacity = self.scheduler.blocks.blocks_total * self.scheduler.blocks.block_size
-            assert prompt + max_tokens > min(64, capacity)
+            assert prompt + max_tokens > min(64, capacity) or n > 1
             return multiple()
         except QueueFull:
             assert self.scheduler.queue_depth >= 1
             return multiple()
         self.live[sequence.request_id] = sequence
+        self.choices[sequence.request_id] = set(range(n))
         return sequence.request_id
 
     @rule(name=consumes(names))
     def abort(self, name: str) -> None:
         self.scheduler.abort(name)
+        self.choices.pop(name, None)
         self.live.pop(name, None)
 
-    @rule(ends=st.sets(st.integers(0, 7), max_size=3))
-    def step(self, ends: set[int]) -> None:
-        oldest = min(self.live.values(), key=lambda sequence: sequence.arrival_s, default=None)
-        progress = (oldest.computed_tokens, len(oldest.token_ids)) if oldest else (0, 0)
+    @rule(name=names, index=st.integers(0, 4))
+    def abort_choice(self, name: str, index: int) -> None:
+        self.scheduler.abort_choice(name, index)
+        self.end_choice(name, index)
+
+    def end_choice(self, name: str, index: int) -> None:
+        if name in self.choices:
+            self.choices[name].discard(index)
+            if not self.choices[name]:
+                del self.choices[name], self.live[name]
+
+    @rule(ends=st.sets(st.integers(0, 7), max_size=3), failures=st.sets(st.integers(0, 30), max_size=1))
+    def step(self, ends: set[int], failures: set[int]) -> None:
+        running = [sequence for sequence in self.scheduler.sequences() if sequence.computed_tokens]
+        oldest = min(running, key=lambda sequence: sequence.rank, default=None)
+        progress = (len(oldest.token_ids), oldest.computed_tokens) if oldest else (0, 0)
         step = self.scheduler.schedule(0.0)
+        assert not (step.preempted and self.scheduler.limits.capacity_policy == "no-evict")
+        assert sum(self.scheduler.waiting_by_reason.values()) == sum(
+            not sequence.computed_tokens for sequence in self.scheduler.sequences()
+        ), "every sequence that waits has a reason"
         assert step.tokens <= self.scheduler.limits.max_num_batched_tokens
-        assert len(step.entries) <= self.scheduler.limits.max_num_seqs
+        assert sum(len(entry.sequences) for entry in step.entries) <= self.scheduler.limits.max_num_seqs
         self.check_entries(step.entries)
-        sampled = {
-            entry.sequence.request_id: END_TOKEN if index in ends else PLAIN_TOKEN
-            for index, entry in enumerate(step.entries)
-            if entry.samples
-        }
-        for sequence in self.scheduler.finish_step(step, dict(sampled)):
-            del self.live[sequence.request_id]
+        failing = {entry.sequence.sequence_id for index, entry in enumerate(step.entries) if index in failures}
+        self.memory.execute(step, self.scheduler.blocks.table, failing)
+        sampled: dict[str, int | None] = dict.fromkeys(failing)
+        for index, entry in enumerate(step.entries):
+            for choice, sequence in enumerate(entry.sequences if entry.samples else []):
+                token = END_TOKEN if index in ends else PLAIN_TOKEN + choice
+                sampled[sequence.sequence_id] = None if entry.sequence.sequence_id in failing else token
+        for sequence in self.scheduler.finish_step(step, sampled):
+            self.end_choice(sequence.request_id, sequence.index)
         if oldest is not None and oldest.finish_reason is None:
-            assert (oldest.computed_tokens, len(oldest.token_ids)) > progress, "the oldest advances in every step"
+            assert (len(oldest.token_ids), oldest.computed_tokens) > progress, "the first in rank always advances"
 
     def check_entries(self, entries: list[ScheduledSequence]) -> None:
         for entry in entries:
             sequence = entry.sequence
-            table = self.scheduler.blocks.table(sequence.request_id)
+            table = self.scheduler.blocks.table(sequence.sequence_id)
             assert entry.tokens >= 1
             assert entry.first_position + entry.tokens == sequence.computed_tokens <= len(sequence.token_ids)
             assert len(table) * self.scheduler.blocks.block_size >= sequence.computed_tokens
@@ -101,15 +153,15 @@ class SchedulerMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         if not hasattr(self, "scheduler"):
             return
-        most_steps = sum(2 * sequence.most_tokens for sequence in self.live.values()) * 40 + 1
+        most_steps = sum(2 * sequence.most_tokens * sequence.sampling.n for sequence in self.live.values()) * 40 + 1
         for _ in range(most_steps):
             if not self.scheduler.has_work():
                 break
-            self.step(set())
+            self.step(set(), set())
             self.integrity()
         assert not self.scheduler.has_work(), "everything finishes"
-        assert self.scheduler.blocks.blocks_free == self.scheduler.blocks.blocks_total
+        assert self.scheduler.blocks.blocks_available == self.scheduler.blocks.blocks_total
 
 
 TestSchedulerMachine = SchedulerMachine.TestCase
-TestSchedulerMachine.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
+TestSchedulerMachine.settings = settings(max_examples=80, stateful_step_count=50, deadline=None)

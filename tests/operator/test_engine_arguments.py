@@ -59,8 +59,10 @@ def test_every_knob_becomes_its_flag() -> None:
     arguments = render(service(engine=engine, accelerator={"resource": "nvidia.com/gpu"}))
     assert arguments == [
         *FIXED,
-        *("--device", "cuda", "--block-size", "32", "--gpu-memory-utilization", "0.5", "--max-model-len", "2048"),
+        *("--device", "cuda", "--block-size", "32", "--gpu-memory-utilization", "0.5", "--batching", "continuous"),
+        *("--max-model-len", "2048"),
         *("--max-num-seqs", "8", "--max-num-batched-tokens", "256", "--kv-cache-dtype", "bfloat16"),
+        "--no-enable-prefix-caching",
     ]
 
 
@@ -85,8 +87,6 @@ def test_the_default_utilization_is_the_engines() -> None:
             "spec.engine.weights.quantization is int4, and .*; write none",
         ),
         ({"engine": {"kvCache": {"dtype": "k4v3"}}}, "spec.engine.kvCache.dtype is k4v3, and .*; write auto or bf16"),
-        ({"engine": {"prefixCaching": True}}, "spec.engine.prefixCaching is true, and .*; write false"),
-        ({"engine": {"batching": "static"}}, "spec.engine.batching is static, and .*; write continuous"),
         ({"engine": {"parallelism": {"tensor": 2}}}, "spec.engine.parallelism.tensor is 2, and .*; write 1"),
         ({"engine": {"parallelism": {"pipeline": 2}}}, "spec.engine.parallelism.pipeline is 2, and .*; write 1"),
         ({"engine": {"speculative": {"method": "ngram"}}}, "spec.engine.speculative.method is ngram, and .*; leave"),
@@ -103,9 +103,9 @@ def test_what_the_engine_cannot_do_is_refused_with_a_value_that_works(spec: dict
 
 
 def test_every_reason_is_told_at_once() -> None:
-    spec = service(engine={"batching": "static", "speculative": {"method": "ngram"}}).spec
+    spec = service(engine={"parallelism": {"tensor": 2}, "speculative": {"method": "ngram"}}).spec
     fields = [refused.field for refused in find_unsupported(spec)]
-    assert fields == ["spec.engine.batching", "spec.engine.speculative.method"]
+    assert fields == ["spec.engine.parallelism.tensor", "spec.engine.speculative.method"]
 
 
 @pytest.mark.parametrize(

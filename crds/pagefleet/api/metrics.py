@@ -28,6 +28,10 @@ LATENCY_BUCKETS_S = (
     *(0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0),
     *(120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0),
 )
+RESIDENCY_BUCKETS_S = (
+    *(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0),
+    *(10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1200.0, 1800.0),
+)
 
 
 def token_buckets(max_model_len: int) -> tuple[float, ...]:
@@ -168,6 +172,14 @@ _REQUESTS = (
     _metric("admission_rejections", "counter", "", "Requests refused before the queue, by reason.", labels=("reason",)),
     _metric("num_requests_running", "gauge", "", "Requests in the running batch.", name="requests_running"),
     _metric("num_requests_waiting", "gauge", "", "Requests not yet admitted.", name="requests_waiting"),
+    _metric(
+        "num_requests_waiting_by_reason",
+        "gauge",
+        "",
+        "Sequences that wait for KV blocks, for a place (sequences), for the step's tokens or for a shared prefix.",
+        name="requests_waiting_by_reason",
+        labels=("reason",),
+    ),
     _metric("queued_tokens", "gauge", "tokens", "Prompt tokens of requests not yet admitted.", vllm=None),
     _metric("queue_age_seconds", "gauge", "seconds", "Age of the oldest request not yet admitted.", vllm=None),
 )
@@ -191,6 +203,27 @@ _MEMORY = (
     _metric("num_preemptions", "counter", "", "Sequences that lost their blocks to others.", name="preemptions"),
     _metric("prefix_cache_queries", "counter", "tokens", "Prompt tokens looked up in the prefix cache."),
     _metric("prefix_cache_hits", "counter", "tokens", "Prompt tokens found in the prefix cache."),
+    _metric(
+        "kv_block_lifetime_seconds",
+        "histogram",
+        "seconds",
+        "Time from a block's entering the prefix cache to its removal.",
+        buckets=RESIDENCY_BUCKETS_S,
+    ),
+    _metric(
+        "kv_block_idle_before_evict_seconds",
+        "histogram",
+        "seconds",
+        "Time from a cached block's last use to its removal.",
+        buckets=RESIDENCY_BUCKETS_S,
+    ),
+    _metric(
+        "kv_block_reuse_gap_seconds",
+        "histogram",
+        "seconds",
+        "Time from a cached block's use to its next hit.",
+        buckets=RESIDENCY_BUCKETS_S,
+    ),
     _metric(
         "memory_utilization_ratio",
         "gauge",

@@ -20,6 +20,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """`auto` (the compute dtype), `bfloat16` or `float32`."""
     block_size: int = 16
     """Tokens in one KV block: 16 wastes half a block, 8 tokens, per sequence on average."""
+    enable_prefix_caching: bool = True
+    """Keep the blocks of finished requests and share them between prompts that begin alike."""
     gpu_memory_utilization: float = 0.9
     """Share of the device's memory (on CPU: of the cgroup's or the machine's) that the whole engine may use."""
     kv_cache_memory_bytes: int | None = None
@@ -32,6 +34,14 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Token budget of one step; None is 2048 on a GPU and 512 on a CPU, where 2048 would stall decodes for seconds."""
     long_prefill_token_threshold: int | None = None
     """Tokens of one prompt in one step at most; None adapts to the load, 0 sets no cap."""
+    batching: str = "continuous"
+    """`continuous`, or for comparison `static` (one batch after another) or `dynamic` (which waits to fill one)."""
+    batching_timeout_s: float = 0.1
+    """How long a dynamic batch that is not full waits for more requests."""
+    scheduling_policy: str = "fcfs"
+    """`fcfs`, or `priority`: then requests may bring a `priority`, and the smallest is admitted first."""
+    capacity_policy: str = "on-demand"
+    """`on-demand` admits by what is known, `no-evict` by the most that can come, `ratio` in between."""
     max_num_queued_reqs: int = 1024
     """Requests that may wait before new ones get 503."""
     max_num_queued_tokens: int | None = None

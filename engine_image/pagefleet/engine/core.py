@@ -7,7 +7,9 @@ from pagefleet.engine.blocks import BlockManager
 from pagefleet.engine.errors import QueueFull, RequestRefused
 from pagefleet.engine.kernels.interface import PagedAttention
 from pagefleet.engine.runner import Runner
-from pagefleet.engine.scheduler import ScheduledStep, Scheduler, SchedulerLimits
+from pagefleet.engine.scheduled_step import ScheduledStep
+from pagefleet.engine.scheduler import Scheduler
+from pagefleet.engine.scheduler_limits import SchedulerLimits
 from pagefleet.engine.sequence import Sequence
 
 
@@ -23,10 +25,16 @@ class EngineCore:
         attention: PagedAttention,
     ) -> None:
         self.info = info
-        self._blocks = BlockManager(blocks_total=info.blocks_total, block_size=info.block_size)
+        self._blocks = BlockManager(
+            blocks_total=info.blocks_total,
+            block_size=info.block_size,
+            has_prefix_cache=info.enable_prefix_caching,
+        )
         self.scheduler = Scheduler(limits, self._blocks, frozenset(info.eos_token_ids))
         self._runner = runner
         self._attention = attention
+        self.is_forming = False
+        """The latest step computed nothing: a batch waits for more requests, or for its time to run out."""
         self._steps_total = 0
         self._step_time_s: float | None = None
         self._step_tokens = 0
@@ -34,7 +42,12 @@ class EngineCore:
     def add(self, request: messages.AddRequest) -> messages.Accepted | messages.Refused:
         """Queue one request, or say why not."""
         sequence = Sequence.from_prompt(
-            request.request_id, request.prompt_token_ids, request.sampling, arrival_s=time.monotonic()
+            request.request_id,
+            request.prompt_token_ids,
+            request.sampling,
+            arrival_s=time.monotonic(),
+            cache_salt=request.cache_salt,
+            priority=request.priority,
         )
         try:
             self.scheduler.add(sequence)
@@ -54,6 +67,10 @@ class EngineCore:
         for request_id in request_ids:
             self.scheduler.abort(request_id)
 
+    def abort_choice(self, request_id: str, index: int) -> None:
+        """End one choice of a request."""
+        self.scheduler.abort_choice(request_id, index)
+
     def has_work(self) -> bool:
         """Tell whether a step would compute something."""
         return self.scheduler.has_work()
@@ -62,15 +79,36 @@ class EngineCore:
         """Compute one step and return what it produced."""
         started_s = time.monotonic()
         step = self.scheduler.schedule(started_s)
+        self.is_forming = not step.entries
+        if self.is_forming:
+            return messages.StepOutputs(outputs=[], state=self.state())
+        self._prepare_blocks(step)
         sampled = self._runner.execute(step, self._blocks.table)
-        self._clear_failed(step, sampled)
         self.scheduler.finish_step(step, sampled)
         now_s = time.monotonic()
         self._steps_total += 1
         self._step_time_s = now_s - started_s
         self._step_tokens = step.tokens
-        outputs = [_output(entry.sequence, now_s) for entry in step.entries if entry.sequence.request_id in sampled]
-        return messages.StepOutputs(outputs=outputs, state=self.state())
+        outputs = [
+            _output(sequence, now_s)
+            for entry in step.entries
+            for sequence in entry.sequences
+            if sequence.sequence_id in sampled or sequence.finish_reason == "error"
+        ]
+        residency = self._blocks.cache.take_residency()
+        return messages.StepOutputs(
+            outputs=outputs,
+            state=self.state(),
+            residency=messages.BlockResidency(
+                lifetimes_s=residency.lifetimes_s,
+                idle_times_s=residency.idle_times_s,
+                reuse_gaps_s=residency.reuse_gaps_s,
+            ),
+        )
+
+    def reset_prefix_cache(self) -> None:
+        """Forget what is cached; sequences that run keep what they share."""
+        self._blocks.clear_cache()
 
     def state(self) -> messages.CoreState:
         """Describe the engine now."""
@@ -79,16 +117,17 @@ class EngineCore:
         return messages.CoreState(
             blocks_total=self._blocks.blocks_total,
             blocks_active=self._blocks.blocks_active,
-            blocks_cached=0,
+            blocks_cached=self._blocks.blocks_cached,
             blocks_free=self._blocks.blocks_free,
-            tokens_active=self.scheduler.tokens_active,
+            tokens_active=self._blocks.tokens_active,
             running=self.scheduler.running,
             queue_depth=self.scheduler.queue_depth,
             tokens_queued=self.scheduler.tokens_queued,
+            waiting_by_reason={str(reason): count for reason, count in self.scheduler.waiting_by_reason.items()},
             queue_age_s=None if oldest_s is None else now_s - oldest_s,
             preemptions_total=self.scheduler.preemptions_total,
-            prefix_query_tokens_total=0,
-            prefix_hit_tokens_total=0,
+            prefix_query_tokens_total=self.scheduler.prefix_query_tokens_total,
+            prefix_hit_tokens_total=self.scheduler.prefix_hit_tokens_total,
             steps_total=self._steps_total,
             step_time_s=self._step_time_s,
             step_tokens=self._step_tokens,
@@ -96,11 +135,13 @@ class EngineCore:
             monotonic_s=now_s,
         )
 
-    def _clear_failed(self, step: ScheduledStep, sampled: dict[str, int | None]) -> None:
-        """Zero the blocks of sequences that computed something not finite: masked lanes would carry it to others."""
-        for entry in step.entries:
-            if sampled.get(entry.sequence.request_id, 0) is None:
-                self._attention.zero(self._blocks.table(entry.sequence.request_id))
+    def _prepare_blocks(self, step: ScheduledStep) -> None:
+        """Zero blocks that held values that are not finite, whose masked lanes would spread; then copy shared tails."""
+        if step.blocks_to_zero:
+            self._attention.zero(step.blocks_to_zero)
+        if step.copies:
+            copies = step.copies.values()
+            self._attention.copy_blocks([copy.source for copy in copies], [copy.target for copy in copies])
 
 
 def _output(sequence: Sequence, now_s: float) -> messages.RequestOutput:
@@ -108,6 +149,7 @@ def _output(sequence: Sequence, now_s: float) -> messages.RequestOutput:
     is_first = sequence.output_tokens == 1 and sequence.first_scheduled_s is not None
     return messages.RequestOutput(
         request_id=sequence.request_id,
+        index=sequence.index,
         new_token_ids=[] if is_failed else sequence.token_ids[-1:],
         finish_reason=sequence.finish_reason,
         stop_token_id=sequence.stop_token_id,
@@ -118,4 +160,5 @@ def _output(sequence: Sequence, now_s: float) -> messages.RequestOutput:
         if is_first and sequence.first_scheduled_s is not None
         else None,
         preemptions=sequence.preemptions,
+        cached_tokens=sequence.cached_tokens if is_first else None,
     )

@@ -30,10 +30,11 @@ SHUTDOWN_GRACE_S = 5.0
 
 
 class RequestStream:
-    """Yield the outputs of one request, in order; leaving early needs `abort()`."""
+    """Yield the outputs of one choice of a request, in order; leaving early needs `abort()`."""
 
-    def __init__(self, client: "CoreClient", request_id: str) -> None:
+    def __init__(self, client: "CoreClient", request_id: str, index: int = 0) -> None:
         self.request_id = request_id
+        self.index = index
         self._client = client
         self._events: asyncio.Queue[messages.RequestOutput | EngineError | None] = asyncio.Queue()
         self._is_finished = False
@@ -63,10 +64,10 @@ class RequestStream:
                 yield event
 
     def abort(self) -> None:
-        """Free the request's blocks before the core's next step; does nothing once it has finished."""
+        """End the choice before the core's next step; does nothing once it has finished."""
         if not self._is_finished:
             self._is_finished = True
-            self._client.abort(self.request_id)
+            self._client.abort(self.request_id, self.index)
 
 
 class CoreClient:
@@ -91,7 +92,7 @@ class CoreClient:
         self._on_step = on_step
         self._on_startup = on_startup
         self._last_progress_s = time.monotonic()  # latest step, or when work came to an idle core
-        self._streams: dict[str, RequestStream] = {}
+        self._streams: dict[str, dict[int, RequestStream]] = {}  # by request, then by choice
         self._changed = asyncio.Event()
         self._process: asyncio.subprocess.Process | None = None
         self._folder = ""
@@ -171,8 +172,16 @@ class CoreClient:
             await self._changed.wait()
         return self.failure
 
-    async def submit(self, request_id: str, prompt_token_ids: list[int], sampling: SamplingParameters) -> RequestStream:
-        """Submit one sequence and wait until the core takes it.
+    async def submit(
+        self,
+        request_id: str,
+        prompt_token_ids: list[int],
+        sampling: SamplingParameters,
+        *,
+        cache_salt: str | None = None,
+        priority: int = 0,
+    ) -> list[RequestStream]:
+        """Submit one request, wait until the core takes it, and return the stream of each choice.
 
         Raises QueueFull, RequestRefused or EngineDead. Cancelling the call aborts the request.
         """
@@ -180,29 +189,45 @@ class CoreClient:
             raise EngineDead(str(self.failure))
         if not self._streams:
             self._last_progress_s = time.monotonic()
-        stream = RequestStream(self, request_id)
-        self._streams[request_id] = stream
+        streams = [RequestStream(self, request_id, index) for index in range(sampling.n)]
+        self._streams[request_id] = {stream.index: stream for stream in streams}
         try:
-            self._send(messages.AddRequest(request_id=request_id, prompt_token_ids=prompt_token_ids, sampling=sampling))
-            await stream.wait_accepted()
+            self._send(
+                messages.AddRequest(
+                    request_id=request_id,
+                    prompt_token_ids=prompt_token_ids,
+                    sampling=sampling,
+                    cache_salt=cache_salt,
+                    priority=priority,
+                )
+            )
+            for stream in streams:
+                await stream.wait_accepted()
         except EngineError:
             self._streams.pop(request_id, None)
             raise
         except BaseException:
-            stream.abort()
+            for stream in streams:
+                stream.abort()
             raise
-        return stream
+        return streams
 
-    def abort(self, request_id: str) -> None:
-        """Abort one request; its stream gets nothing more."""
-        if self._streams.pop(request_id, None) is not None and self.failure is None:
-            self._send(messages.AbortRequests(request_ids=[request_id]))
+    def abort(self, request_id: str, index: int) -> None:
+        """Abort one choice of a request; its stream gets nothing more."""
+        if self._forget(request_id, index) and self.failure is None:
+            self._send(messages.AbortChoice(request_id=request_id, index=index))
 
     def abort_all(self) -> None:
         """Abort every request; each stream ends with the finish reason `abort`."""
-        for request_id, stream in list(self._streams.items()):
-            self.abort(request_id)
-            stream.put(messages.RequestOutput(request_id=request_id, new_token_ids=[], finish_reason="abort"))
+        if self._streams and self.failure is None:
+            self._send(messages.AbortRequests(request_ids=list(self._streams)))
+        for stream in self._open_streams():
+            stream.put(
+                messages.RequestOutput(
+                    request_id=stream.request_id, index=stream.index, new_token_ids=[], finish_reason="abort"
+                )
+            )
+        self._streams.clear()
 
     async def close(self) -> None:
         """End the core process and release sockets and files."""
@@ -252,9 +277,11 @@ class CoreClient:
                 if self._on_step is not None:
                     self._on_step(message)
             case messages.Accepted():
-                self._put(message.request_id, None)
+                for stream in self._streams.get(message.request_id, {}).values():
+                    stream.put(None)
             case messages.Refused():
-                self._put(message.request_id, _refusal(message))
+                for stream in self._streams.get(message.request_id, {}).values():
+                    stream.put(_refusal(message))
             case messages.StartupProgress():
                 self.startup = message
                 self._changed.set()
@@ -274,19 +301,27 @@ class CoreClient:
             self._fail(EngineDead(f"the engine core ended unexpectedly ({how}); the pod restarts"))
 
     def _deliver(self, output: messages.RequestOutput) -> None:
-        self._put(output.request_id, output)
-        if output.finish_reason is not None:
-            self._streams.pop(output.request_id, None)
-
-    def _put(self, request_id: str, event: messages.RequestOutput | EngineError | None) -> None:
-        stream = self._streams.get(request_id)
+        stream = self._streams.get(output.request_id, {}).get(output.index)
         if stream is not None:
-            stream.put(event)
+            stream.put(output)
+        if output.finish_reason is not None:
+            self._forget(output.request_id, output.index)
+
+    def _forget(self, request_id: str, index: int) -> bool:
+        """Drop a choice's stream, and the request with its last; False when it was not there."""
+        streams = self._streams.get(request_id, {})
+        was_there = streams.pop(index, None) is not None
+        if was_there and not streams:
+            del self._streams[request_id]
+        return was_there
+
+    def _open_streams(self) -> list[RequestStream]:
+        return [stream for streams in self._streams.values() for stream in streams.values()]
 
     def _fail(self, error: EngineError) -> None:
         if self.failure is None:
             self.failure = error
-        for stream in self._streams.values():
+        for stream in self._open_streams():
             stream.put(EngineDead(str(self.failure)))
         self._streams.clear()
         self._changed.set()

@@ -20,6 +20,9 @@ from pagefleet.engine.stages import StageClock
 IDLE_REPORT_MS = 1000
 """An idle core says so this often, so that its state is never older."""
 
+FORMING_PAUSE_MS = 2
+"""How often a batch that waits for more requests is looked at; a request that comes ends the pause."""
+
 EXIT_STARTUP_FAILED = 2
 
 
@@ -51,6 +54,8 @@ class CoreProcess:
                 return
             if core.has_work():
                 self.send(core.step())
+                if core.is_forming:
+                    self._requests.poll(FORMING_PAUSE_MS)
 
     def close(self) -> None:
         """Send what is left and release the sockets."""
@@ -64,6 +69,8 @@ class CoreProcess:
                     self.send(core.add(request))
                 case messages.AbortRequests() as abort:
                     core.abort(abort.request_ids)
+                case messages.AbortChoice() as choice:
+                    core.abort_choice(choice.request_id, choice.index)
                 case messages.Shutdown():
                     return False
         return True

@@ -1,5 +1,6 @@
 """The engine offline: a list of prompts in, their tokens out, in this process."""
 
+import time
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
 
@@ -32,19 +33,23 @@ class LLM:
     def generate(
         self, prompts: SequenceOf[list[int]], sampling: SamplingParameters | SequenceOf[SamplingParameters]
     ) -> list[Generation]:
-        """Return one generation per prompt of token ids, in order; raises RequestRefused when one can never fit."""
+        """Return `n` generations per prompt of token ids, in order; raises RequestRefused when one can never fit."""
         parameters = [sampling] * len(prompts) if isinstance(sampling, SamplingParameters) else list(sampling)
         for index, (prompt, each) in enumerate(zip(prompts, parameters, strict=True)):
             answer = self.core.add(AddRequest(request_id=str(index), prompt_token_ids=prompt, sampling=each))
             if isinstance(answer, Refused):
                 self.core.abort([str(done) for done in range(index)])
                 raise RequestRefused(answer.message, parameter="prompt", code=answer.reason)
-        tokens: list[list[int]] = [[] for _ in prompts]
-        ends: dict[int, tuple[str, int]] = {}
+        choices = [(str(index), choice) for index, each in enumerate(parameters) for choice in range(each.n)]
+        tokens: dict[tuple[str, int], list[int]] = {choice: [] for choice in choices}
+        ends: dict[tuple[str, int], tuple[str, int]] = {}
         while self.core.has_work():
-            for output in self.core.step().outputs:
-                index = int(output.request_id)
-                tokens[index] += output.new_token_ids
+            outputs = self.core.step().outputs
+            if self.core.is_forming:
+                time.sleep(0.001)  # nobody adds to this batch: it runs when its time-out is over
+            for output in outputs:
+                choice = (output.request_id, output.index)
+                tokens[choice] += output.new_token_ids
                 if output.finish_reason is not None:
-                    ends[index] = (output.finish_reason, output.preemptions)
-        return [Generation(token_ids, *ends[index]) for index, token_ids in enumerate(tokens)]
+                    ends[choice] = (output.finish_reason, output.preemptions)
+        return [Generation(tokens[choice], *ends[choice]) for choice in choices]

@@ -19,11 +19,15 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class AddRequest(Message, frozen=True, kw_only=True):
-    """Ask for one sequence."""
+    """Ask for `sampling.n` choices of one prompt."""
 
     request_id: str
     prompt_token_ids: list[int]
     sampling: SamplingParameters
+    cache_salt: str | None = None
+    """Only requests with the same salt share cached blocks."""
+    priority: int = 0
+    """Smaller is admitted earlier, where the engine's scheduling policy is `priority`."""
 
 
 class AbortRequests(Message, frozen=True, kw_only=True):
@@ -32,11 +36,18 @@ class AbortRequests(Message, frozen=True, kw_only=True):
     request_ids: list[str]
 
 
+class AbortChoice(Message, frozen=True, kw_only=True):
+    """End one choice of a request and leave the others alone; unknown ones are ignored."""
+
+    request_id: str
+    index: int
+
+
 class Shutdown(Message, frozen=True, kw_only=True):
     """End the core process at once."""
 
 
-ToCore = AddRequest | AbortRequests | Shutdown
+ToCore = AddRequest | AbortRequests | AbortChoice | Shutdown
 
 
 # ---- from the core --------------------------------------------------------------------------------------------------
@@ -69,6 +80,9 @@ class CoreReady(Message, frozen=True, kw_only=True):
     max_num_batched_tokens: int
     block_size: int
     blocks_total: int
+    batching: str
+    scheduling_policy: str
+    enable_prefix_caching: bool
     kv_cache_bytes: int
     weight_bytes: int
     memory_limit_bytes: int
@@ -104,6 +118,8 @@ class RequestOutput(Message, frozen=True, kw_only=True):
     """Carry the new tokens of one sequence."""
 
     request_id: str
+    index: int = 0
+    """Which of the request's choices this is; each ends with its own finish reason."""
     new_token_ids: list[int]
     finish_reason: FinishReason | None = None
     stop_token_id: int | None = None
@@ -114,6 +130,8 @@ class RequestOutput(Message, frozen=True, kw_only=True):
     """On the first output: seconds from the first scheduled token to the first sampled one."""
     preemptions: int = 0
     """On the last output: how often the sequence was preempted."""
+    cached_tokens: int | None = None
+    """On the first output: prompt tokens that were found in the prefix cache."""
 
 
 class CoreState(Message, frozen=True, kw_only=True):
@@ -126,13 +144,19 @@ class CoreState(Message, frozen=True, kw_only=True):
     tokens_active: int
     """Tokens whose keys and values are in active blocks."""
     running: int
+    """Requests of which a sequence runs."""
     queue_depth: int
+    """Requests of which none does."""
     tokens_queued: int
+    waiting_by_reason: dict[str, int]
+    """Sequences that the latest step left waiting, by what for."""
     queue_age_s: float | None
     """Age of the oldest request that waits; None when none does."""
     preemptions_total: int
     prefix_query_tokens_total: int
+    """Prompt tokens looked up in the prefix cache."""
     prefix_hit_tokens_total: int
+    """Prompt tokens found there."""
     steps_total: int
     step_time_s: float | None
     """Duration of the latest step; None before the first."""
@@ -142,11 +166,23 @@ class CoreState(Message, frozen=True, kw_only=True):
     monotonic_s: float
 
 
+class BlockResidency(msgspec.Struct, frozen=True, kw_only=True):
+    """Tell how long blocks stayed in the prefix cache, one number per block and event, in seconds."""
+
+    lifetimes_s: list[float] = []
+    """Of blocks removed: since they were stored."""
+    idle_times_s: list[float] = []
+    """Of blocks removed: since their last use."""
+    reuse_gaps_s: list[float] = []
+    """Of blocks hit: since their use before."""
+
+
 class StepOutputs(Message, frozen=True, kw_only=True):
     """Carry what one step produced, or (with no outputs) only the state."""
 
     outputs: list[RequestOutput]
     state: CoreState
+    residency: BlockResidency = BlockResidency()
 
 
 FromCore = StartupProgress | CoreReady | StartupFailed | Accepted | Refused | StepOutputs

@@ -16,7 +16,7 @@ from prometheus_client.metrics_core import Metric as MetricFamily
 from prometheus_client.registry import Collector
 
 from pagefleet.api.metrics import METRICS, Metric
-from pagefleet.engine.messages import CoreReady, CoreState, StepOutputs
+from pagefleet.engine.messages import BlockResidency, CoreReady, CoreState, StepOutputs
 
 RATE_WINDOW_S = 5.0
 """Span of the tokens-per-second gauge: long enough to be calm, shorter than a usual scrape interval."""
@@ -40,25 +40,25 @@ def package_version(name: str) -> str:
 
 
 class RequestRecord:
-    """Follow one sequence from arrival to end. Every accepted request ends in exactly one `finish`."""
+    """Follow one request from arrival to end: it is counted once, however many choices it has.
 
-    def __init__(self, metrics: "EngineMetrics", *, arrival_s: float, prompt_tokens: int) -> None:
+    Every choice of an accepted request ends in exactly one `finish`, and the last of them ends the request.
+    """
+
+    def __init__(self, metrics: "EngineMetrics", *, arrival_s: float, prompt_tokens: int, choices: int) -> None:
         self._metrics = metrics
         self._arrival_s = arrival_s
         self._prompt_tokens = prompt_tokens
         self._first_s: float | None = None
         self._last_s = arrival_s
         self._tokens = 0
-        self._is_finished = False
+        self._reasons: list[str] = []
+        self.choices = [ChoiceRecord(self) for _ in range(choices)]
 
-    def output(self, token_count: int, *, queue_time_s: float | None, prefill_time_s: float | None) -> None:
-        """Count one output of `token_count` tokens, which is one piece of a stream.
-
-        The first gives the time to first token; every later one gives one inter-token latency, however many tokens it
-        carries, because that is the gap that a client sees.
-        """
-        if token_count == 0:
-            return
+    def output(
+        self, token_count: int, last_s: float | None, *, queue_time_s: float | None, prefill_time_s: float | None
+    ) -> float:
+        """Count one output of a choice whose last one came at `last_s`, and return the time."""
         now = self._metrics.clock()
         if self._first_s is None:
             self._first_s = now
@@ -67,17 +67,22 @@ class RequestRecord:
                 self._metrics.observe("request_queue_time_seconds", queue_time_s)
             if prefill_time_s is not None:
                 self._metrics.observe("request_prefill_time_seconds", prefill_time_s)
-        else:
-            self._metrics.observe("inter_token_latency_seconds", now - self._last_s)
+        elif last_s is not None:
+            self._metrics.observe("inter_token_latency_seconds", now - last_s)
         self._last_s = now
         self._tokens += token_count
         self._metrics.count_generated(token_count, now)
+        return now
 
     def finish(self, reason: str) -> None:
-        """Count the end; only an answer that was not cut off enters the histograms of whole requests."""
-        if self._is_finished:
+        """Count the end of a choice, and with the last that of the request, under the gravest of their reasons.
+
+        Only an answer that was not cut off enters the histograms of whole requests.
+        """
+        self._reasons.append(reason)
+        if len(self._reasons) < len(self.choices):
             return
-        self._is_finished = True
+        reason = max(self._reasons, key=_GRAVITY.index)
         self._metrics.increment("request_success", labels=(reason,))
         if reason in ("stop", "length"):
             self._metrics.observe("e2e_request_latency_seconds", self._last_s - self._arrival_s)
@@ -85,6 +90,35 @@ class RequestRecord:
             self._metrics.observe("request_generation_tokens", self._tokens)
             if self._first_s is not None:
                 self._metrics.observe("request_decode_time_seconds", self._last_s - self._first_s)
+
+
+_GRAVITY = ("stop", "length", "abort", "error")
+
+
+class ChoiceRecord:
+    """Follow one choice of a request."""
+
+    def __init__(self, request: RequestRecord) -> None:
+        self._request = request
+        self._last_s: float | None = None
+        self._is_finished = False
+
+    def output(self, token_count: int, *, queue_time_s: float | None, prefill_time_s: float | None) -> None:
+        """Count one output of `token_count` tokens, which is one piece of a stream.
+
+        The request's first gives the time to first token; every later one of a choice gives one inter-token latency,
+        however many tokens it carries, because that is the gap that a client sees.
+        """
+        if token_count:
+            self._last_s = self._request.output(
+                token_count, self._last_s, queue_time_s=queue_time_s, prefill_time_s=prefill_time_s
+            )
+
+    def finish(self, reason: str) -> None:
+        """Count the end, once."""
+        if not self._is_finished:
+            self._is_finished = True
+            self._request.finish(reason)
 
 
 class EngineMetrics(Collector):
@@ -129,20 +163,30 @@ class EngineMetrics(Collector):
                 )
                 self._histograms[metric.key].labels(*self._common)  # with its zeros, before the first observation
 
-    def start_request(self, *, arrival_s: float, prompt_tokens: int) -> RequestRecord:
-        """Count a request that the core has taken."""
+    def start_request(self, *, arrival_s: float, prompt_tokens: int, choices: int = 1) -> list[ChoiceRecord]:
+        """Count a request that the core has taken, and return the record of each of its choices."""
         self.increment("prompt_tokens", prompt_tokens)
-        return RequestRecord(self, arrival_s=arrival_s, prompt_tokens=prompt_tokens)
+        return RequestRecord(self, arrival_s=arrival_s, prompt_tokens=prompt_tokens, choices=choices).choices
 
     def observe_step(self, step: StepOutputs) -> None:
         """Take one report of the core; those between steps carry no new step."""
         self._state = step.state
+        self._observe_residency(step.residency)
         if step.state.steps_total > self._steps_seen:
             self._steps_seen = step.state.steps_total
             self.observe("iteration_tokens_total", step.state.step_tokens)
             if step.state.step_time_s is not None:
                 self.observe("step_time_seconds", step.state.step_time_s)
                 self._recent_step_times.append(step.state.step_time_s)
+
+    def _observe_residency(self, residency: BlockResidency) -> None:
+        for key, times_s in (
+            ("kv_block_lifetime_seconds", residency.lifetimes_s),
+            ("kv_block_idle_before_evict_seconds", residency.idle_times_s),
+            ("kv_block_reuse_gap_seconds", residency.reuse_gaps_s),
+        ):
+            for time_s in times_s:
+                self.observe(key, time_s)
 
     def observe(self, key: str, value: float) -> None:
         """Add one observation to a histogram; before the core is up there is nothing to observe."""
@@ -228,6 +272,7 @@ class EngineMetrics(Collector):
         values: dict[str, Values] = {
             "num_requests_running": {(): state.running},
             "num_requests_waiting": {(): state.queue_depth},
+            "num_requests_waiting_by_reason": {(reason,): count for reason, count in state.waiting_by_reason.items()},
             "queued_tokens": {(): state.tokens_queued},
             "queue_age_seconds": {(): state.queue_age_s or 0.0},
             "kv_blocks": {
@@ -254,13 +299,13 @@ class EngineMetrics(Collector):
                 "num_gpu_blocks": str(ready.blocks_total),
                 "cache_dtype": ready.kv_cache_dtype,
                 "gpu_memory_utilization": str(ready.gpu_memory_utilization),
-                "enable_prefix_caching": "False",  # spelled as vLLM does; this engine shares no prefixes
+                "enable_prefix_caching": str(ready.enable_prefix_caching),  # spelled as vLLM does
                 "config_hash": ready.config_hash,
                 "max_model_len": str(ready.max_model_len),
                 "max_num_seqs": str(ready.max_num_seqs),
                 "max_num_batched_tokens": str(ready.max_num_batched_tokens),
                 "quantization": "none",
-                "batching": "continuous",
+                "batching": ready.batching,
                 "device": ready.device,
                 "attention_backend": ready.attention_backend,
                 "linear_backend": ready.linear_backend,

@@ -8,7 +8,7 @@ import torch
 from pagefleet.engine.kernels.interface import AttentionBatch, PagedAttention
 from pagefleet.engine.models.interface import Model
 from pagefleet.engine.sampler import sample
-from pagefleet.engine.scheduler import ScheduledSequence, ScheduledStep
+from pagefleet.engine.scheduled_step import ScheduledSequence, ScheduledStep
 
 
 class Runner:
@@ -30,26 +30,31 @@ class Runner:
 
     @torch.inference_mode()
     def execute(self, step: ScheduledStep, table_of: Callable[[str], list[int]]) -> dict[str, int | None]:
-        """Compute the step and return the next token of each sequence that samples; None if its logits are not finite.
+        """Compute the step and return the next token of each sequence that samples.
 
-        `table_of` gives a request's block table.
+        A sequence that computed something not finite gets None, whether it samples or not. `table_of` gives a
+        sequence's block table.
         """
         token_ids, batch = self._batch(step, table_of)
         self._attention.begin_step(batch)
         hidden = self._model.forward(token_ids, batch.positions, self._attention)
         last_rows = np.cumsum(batch.query_lengths) - 1
         sampling = [
-            (int(row), entry.sequence) for row, entry in zip(last_rows, step.entries, strict=True) if entry.samples
+            (int(row), sequence)
+            for row, entry in zip(last_rows, step.entries, strict=True)
+            if entry.samples
+            for sequence in entry.sequences
         ]
+        failed: dict[str, int | None] = dict.fromkeys(_failed(step, hidden, last_rows))
         if not sampling:
-            return {}
+            return failed
         rows = torch.tensor([row for row, _ in sampling], device=self._device)
         sequences = [sequence for _, sequence in sampling]
         tokens = sample(self._model.logits(hidden[rows]), sequences, self._eos_token_ids)
-        return {sequence.request_id: token for sequence, token in zip(sequences, tokens, strict=True)}
+        return {sequence.sequence_id: token for sequence, token in zip(sequences, tokens, strict=True)} | failed
 
     def _batch(self, step: ScheduledStep, table_of: Callable[[str], list[int]]) -> tuple[torch.Tensor, AttentionBatch]:
-        tables = [table_of(entry.sequence.request_id) for entry in step.entries]
+        tables = [table_of(entry.sequence.sequence_id) for entry in step.entries]
         tokens = step.tokens
         self._rows.fill(step.entries, tables, self._attention.shape.block_size)
         token_ids, positions, slots = self._rows.tensor[:, :tokens].to(self._device)
@@ -60,6 +65,21 @@ class Runner:
             context_lengths=[entry.first_position + entry.tokens for entry in step.entries],
             block_tables=tables,
         )
+
+
+def _failed(step: ScheduledStep, hidden: torch.Tensor, last_rows: np.ndarray) -> list[str]:
+    """Name the sequences of chunks with a row that is not finite; a chunk's last row need not have seen it."""
+    if len(last_rows) == len(hidden):
+        return []  # decodes alone: the sampler looks at their logits
+    is_finite = hidden.isfinite().all(-1).numpy(force=True)
+    firsts = np.concatenate(([0], last_rows[:-1] + 1))
+    finite_chunks = np.logical_and.reduceat(is_finite, firsts)
+    return [
+        sequence.sequence_id
+        for entry, finite in zip(step.entries, finite_chunks, strict=True)
+        if not finite
+        for sequence in entry.sequences
+    ]
 
 
 class StepRows:

@@ -21,6 +21,8 @@ class SamplingParameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
 
     max_tokens: int
     """Tokens to generate at most; the server has already turned "not given" into what the context allows."""
+    n: int = 1
+    """Choices to generate from one prompt; choice `i` draws as a request of its own with `seed + i` would."""
     min_tokens: int = 0
     """Tokens before which end and stop tokens cannot be chosen."""
     temperature: float = 1.0
@@ -64,6 +66,7 @@ def check_sampling_parameters(parameters: SamplingParameters, *, vocabulary_size
     p = parameters
     checks = (
         ("max_tokens", p.max_tokens, p.max_tokens >= 1, "at least 1"),
+        ("n", p.n, p.n >= 1, "at least 1"),
         ("min_tokens", p.min_tokens, 0 <= p.min_tokens <= p.max_tokens, f"from 0 to max_tokens ({p.max_tokens})"),
         ("temperature", p.temperature, 0 <= p.temperature <= 2, "from 0 to 2"),
         ("top_k", p.top_k, p.top_k >= 0, "0 (off) or at least 1"),

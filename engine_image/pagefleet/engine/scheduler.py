@@ -5,74 +5,34 @@ known ones. The order within a step:
 
 1. Running sequences with one token to go, so that a decode advances in every step.
 2. Running sequences with more to go, oldest first, each capped so that one long prompt cannot take the whole step.
-3. Waiting sequences in order of arrival, if nothing was preempted in this step and the whole known sequence fits into
-   blocks that nobody else counts on. (Admitting on the first chunk alone makes two long prompts evict each other.)
+3. Waiting sequences in order of rank, if nothing was preempted in this step and what the prefix cache does not hold of
+   the whole known sequence fits into blocks that nobody else counts on. (Admitting on the first chunk alone makes two
+   long prompts evict each other.) One whose next block a running sequence is about to compute is passed over.
 
-When a running sequence finds no block, the youngest running one is preempted: its blocks are freed, it goes back to
-the front of the queue and is computed again later. So every running sequence is older than every waiting one, and the
-oldest always advances.
+When a running sequence finds no block, the last in rank is preempted: its blocks are freed, it goes back to its place
+in the queue and is computed again later, save what is still cached. So the first in rank advances in every step.
 
 Pure: no clock, no I/O. The algorithm is vLLM V1's, with the admission rule of its `reserve full input` mode.
 """
 
-from collections import OrderedDict
-from dataclasses import dataclass, field
+from typing import Literal, get_args
 
+from pagefleet.engine.batching_policies import batching_policy
 from pagefleet.engine.blocks import BlockManager, IntegrityError
-from pagefleet.engine.errors import QueueFull, RequestRefused
+from pagefleet.engine.capacity_policies import capacity_policy
+from pagefleet.engine.prefix_cache import extend_hashes, root_hash
+from pagefleet.engine.scheduled_step import ScheduledSequence, ScheduledStep
+from pagefleet.engine.scheduler_limits import SchedulerLimits, refuse_unfittable, refuse_when_full
 from pagefleet.engine.sequence import Sequence
+from pagefleet.engine.waiting_queue import WaitingQueue, by_rank
 
-LONG_PREFILL_SHARE = 4
-"""With this many live sequences or more, one prompt gets at most a quarter of the budget."""
+WaitingReason = Literal["blocks", "sequences", "tokens", "shared_prefix", "batch"]
+"""Why a sequence waits: KV blocks, places, tokens of the step, blocks that another one computes, or the next batch."""
 
+WAITING_REASONS: tuple[WaitingReason, ...] = get_args(WaitingReason)
 
-@dataclass(frozen=True, kw_only=True)
-class SchedulerLimits:
-    """Bound the scheduler."""
-
-    max_num_seqs: int
-    """Sequences that run at once."""
-    max_num_batched_tokens: int
-    """Tokens of one step."""
-    max_model_len: int
-    """Tokens of one sequence, prompt and output."""
-    long_prefill_token_threshold: int | None = None
-    """Tokens of one prompt in one step; None adapts to the number of live sequences, 0 sets no cap."""
-    max_num_queued_reqs: int | None = None
-    max_num_queued_tokens: int | None = None
-
-    def prefill_cap(self, live_sequences: int) -> int:
-        """Return how many tokens one prompt may get in a step in which so many sequences want some."""
-        if self.long_prefill_token_threshold is None:
-            return max(1, self.max_num_batched_tokens // max(1, min(live_sequences, LONG_PREFILL_SHARE)))
-        return self.long_prefill_token_threshold or self.max_num_batched_tokens
-
-
-@dataclass(frozen=True, slots=True)
-class ScheduledSequence:
-    """Give `tokens` tokens of the step, from position `first_position` on, to one sequence."""
-
-    sequence: Sequence
-    first_position: int
-    tokens: int
-
-    @property
-    def samples(self) -> bool:
-        """Tell whether the step reaches the last known token and so samples the next one."""
-        return self.first_position + self.tokens == len(self.sequence.token_ids)
-
-
-@dataclass(slots=True)
-class ScheduledStep:
-    """List what one forward pass computes."""
-
-    entries: list[ScheduledSequence] = field(default_factory=list)
-    preempted: list[Sequence] = field(default_factory=list)
-
-    @property
-    def tokens(self) -> int:
-        """Count the tokens of the step."""
-        return sum(entry.tokens for entry in self.entries)
+MOST_SKIPPED = 64
+"""Sequences that wait for blocks in flight and are passed over in one step: each costs a look at the cache."""
 
 
 class Scheduler:
@@ -82,37 +42,44 @@ class Scheduler:
         self.limits = limits
         self.blocks = blocks
         self.preemptions_total = 0
+        self.prefix_query_tokens_total = 0
+        """Prompt tokens looked up in the prefix cache, at each request's first admission."""
+        self.prefix_hit_tokens_total = 0
+        self.waiting_by_reason: dict[WaitingReason, int] = dict.fromkeys(WAITING_REASONS, 0)
+        """How many sequences the latest step left waiting, and for what."""
+        self._capacity = capacity_policy(limits.capacity_policy)
+        self._batching = batching_policy(limits.batching, most=limits.max_num_seqs, timeout_s=limits.batching_timeout_s)
         self._eos_token_ids = eos_token_ids
-        self._waiting: OrderedDict[str, Sequence] = OrderedDict()
-        self._running: OrderedDict[str, Sequence] = OrderedDict()
-        self._tokens_queued = 0
+        self._waiting = WaitingQueue()
+        self._running: dict[str, Sequence] = {}
+        self._live: dict[str, dict[str, Sequence]] = {}  # by request, then by sequence
+        self._arrivals = 0
 
     # ---- what is there -----------------------------------------------------------------------------------------------
 
     @property
     def running(self) -> int:
-        """Count the admitted sequences."""
-        return len(self._running)
+        """Count the requests of which a sequence runs."""
+        return len({sequence.request_id for sequence in self._running.values()})
 
     @property
     def queue_depth(self) -> int:
-        """Count the sequences that wait, preempted ones included."""
-        return len(self._waiting)
+        """Count the requests of which no sequence runs, preempted ones included."""
+        return len(self._live) - self.running
 
     @property
     def tokens_queued(self) -> int:
         """Count the known tokens of the sequences that wait."""
-        return self._tokens_queued
-
-    @property
-    def tokens_active(self) -> int:
-        """Count the tokens whose keys and values are in active blocks."""
-        return sum(sequence.computed_tokens for sequence in self._running.values())
+        return self._waiting.tokens
 
     @property
     def oldest_waiting_s(self) -> float | None:
         """Return when the oldest waiting sequence arrived; None when none waits."""
-        return next(iter(self._waiting.values())).arrival_s if self._waiting else None
+        return self._waiting.first.arrival_s if self._waiting.first is not None else None
+
+    def sequences(self) -> list[Sequence]:
+        """Return all live sequences."""
+        return [sequence for sequences in self._live.values() for sequence in sequences.values()]
 
     def has_work(self) -> bool:
         """Tell whether a step would compute something."""
@@ -122,57 +89,80 @@ class Scheduler:
 
     def add(self, sequence: Sequence) -> None:
         """Queue a new sequence; raises RequestRefused when it can never fit, QueueFull when too many wait."""
-        self._refuse_unfittable(sequence)
-        self._refuse_when_full(sequence)
-        self._waiting[sequence.request_id] = sequence
-        self._tokens_queued += len(sequence.token_ids)
+        refuse_unfittable(sequence, self.limits, self.blocks, self._capacity)
+        refuse_when_full(sequence, self.limits, requests=self.queue_depth, tokens=self.tokens_queued)
+        self._arrivals += 1
+        priority = sequence.priority if self.limits.scheduling_policy == "priority" else 0
+        sequence.rank = (priority, self._arrivals, 0)
+        self._waiting.add(sequence)
+        self._live[sequence.request_id] = {sequence.sequence_id: sequence}
 
     def abort(self, request_id: str) -> None:
-        """Forget a sequence and free its blocks; does nothing when it is not there."""
-        sequence = self._waiting.pop(request_id, None)
-        if sequence is not None:
-            self._tokens_queued -= len(sequence.token_ids)
-        elif self._running.pop(request_id, None) is not None:
-            self.blocks.free(request_id)
+        """Forget a request and free the blocks of all its sequences; does nothing when it is not there."""
+        for sequence in list(self._live.get(request_id, {}).values()):
+            self._forget(sequence)
+
+    def abort_choice(self, request_id: str, index: int) -> None:
+        """End one choice of a request; does nothing when it is not there."""
+        for sequence in list(self._live.get(request_id, {}).values()):
+            if index in sequence.choices_to_fork:
+                sequence.choices_to_fork.remove(index)
+            elif sequence.index == index:
+                sequence.is_dropped = True
+            if sequence.is_dropped and not sequence.choices_to_fork:
+                self._forget(sequence)
 
     def schedule(self, now_s: float) -> ScheduledStep:
         """Choose the next step, allocate its blocks and count its tokens as computed."""
         step = ScheduledStep()
+        self.blocks.now_s = now_s
         budget = self.limits.max_num_batched_tokens
-        cap = self.limits.prefill_cap(len(self._running) + len(self._waiting))
-        for sequence in sorted(self._running.values(), key=lambda sequence: sequence.pending_tokens > 1):
-            tokens = min(sequence.pending_tokens, cap, budget)
-            if sequence.request_id not in self._running or tokens == 0:
+        live = len(self._running) + len(self._waiting)
+        for sequence in self._in_turn():
+            tokens = min(sequence.pending_tokens, self.limits.prefill_cap(live, sequence.capped_steps), budget)
+            if sequence.sequence_id not in self._running or tokens == 0:
                 continue  # preempted for an older one, or nothing of the budget is left
             budget += self._make_room(sequence, sequence.computed_tokens + tokens, step)
-            if sequence.request_id in self._running:
-                step.entries.append(self._grant(sequence, tokens))
+            if sequence.sequence_id in self._running:
+                self._grant(sequence, tokens, step)
                 budget -= tokens
-        if not step.preempted:
-            self._admit(step, budget, cap, now_s)
+        self.waiting_by_reason = dict.fromkeys(WAITING_REASONS, 0)
+        reason: WaitingReason | None = "blocks"
+        if self._waiting and not step.preempted:
+            reason = self._admit(step, budget, live, now_s)
+        if reason is not None:
+            self.waiting_by_reason[reason] = len(self._waiting) - self.waiting_by_reason["shared_prefix"]
+        self._capacity.after_step(has_preempted=bool(step.preempted))
         for entry in step.entries:
             entry.sequence.computed_tokens += entry.tokens
+            if not entry.samples:
+                entry.sequence.capped_steps += 1
+            if entry.samples and entry.sequence.choices_to_fork:
+                self._fork_choices(entry)
+        step.blocks_to_zero = self.blocks.take_blocks_to_zero()
         return step
 
     def finish_step(self, step: ScheduledStep, sampled: dict[str, int | None]) -> list[Sequence]:
         """Append the sampled token of each sequence and return the finished ones, their blocks freed.
 
-        A sequence whose token is None cannot go on and finishes with `error`.
+        A sequence whose token is None cannot go on and finishes with `error`; nobody finds its blocks.
         """
         finished = []
         for entry in step.entries:
-            sequence = entry.sequence
-            if sequence.request_id not in sampled:
-                continue
-            token_id = sampled[sequence.request_id]
-            if token_id is None:
-                sequence.finish_reason = "error"
-            else:
-                sequence.append(token_id, self._eos_token_ids)
-            if sequence.finish_reason is not None:
-                del self._running[sequence.request_id]
-                self.blocks.free(sequence.request_id)
-                finished.append(sequence)
+            for sequence in entry.sequences:
+                token_id = sampled.get(sequence.sequence_id)
+                if token_id is not None or sequence.sequence_id not in sampled:
+                    self.blocks.store_full(sequence.sequence_id, sequence.token_ids, sequence.block_hashes)
+                else:
+                    self._fail(entry, sequence)
+                if sequence.is_dropped and not sequence.choices_to_fork:
+                    sequence.finish_reason = "abort"
+                elif token_id is not None:
+                    sequence.append(token_id, self._eos_token_ids)
+            for sequence in entry.sequences:
+                if sequence.finish_reason is not None:
+                    self._forget(sequence)
+                    finished.append(sequence)
         return finished
 
     def check_integrity(self) -> None:
@@ -181,96 +171,168 @@ class Scheduler:
         if self.blocks.holders() != frozenset(self._running):
             raise IntegrityError(f"{self.blocks.holders() ^ frozenset(self._running)} hold blocks or run, not both")
         for sequence in self._running.values():
-            held = len(self.blocks.table(sequence.request_id))
-            if held != self.blocks.blocks_for(sequence.computed_tokens):
-                raise IntegrityError(f"{sequence.request_id} holds {held} blocks for {sequence.computed_tokens} tokens")
-        for sequence in self._waiting.values():
+            held = self.blocks.tokens(sequence.sequence_id)
+            if held != sequence.computed_tokens:
+                raise IntegrityError(
+                    f"{sequence.sequence_id} holds blocks for {held} tokens, {sequence.computed_tokens} are computed"
+                )
+        for sequence in self._waiting:
             if sequence.computed_tokens:
-                raise IntegrityError(f"{sequence.request_id} waits with {sequence.computed_tokens} computed tokens")
-        if self._tokens_queued != sum(len(sequence.token_ids) for sequence in self._waiting.values()):
-            raise IntegrityError(f"{self._tokens_queued} queued tokens are counted, the queue holds another number")
-        arrivals = [sequence.arrival_s for sequence in (*self._running.values(), *self._waiting.values())]
-        if arrivals != sorted(arrivals):
-            raise IntegrityError("the order of arrival is lost")
+                raise IntegrityError(f"{sequence.sequence_id} waits with {sequence.computed_tokens} computed tokens")
+        if (reason := self._waiting.check_integrity()) is not None:
+            raise IntegrityError(reason)
+        live = {sequence.sequence_id for sequence in self.sequences()}
+        if live != set(self._running) | {sequence.sequence_id for sequence in self._waiting}:
+            raise IntegrityError("a sequence is live but neither runs nor waits, or the other way round")
 
     # ---- parts -------------------------------------------------------------------------------------------------------
 
-    def _refuse_unfittable(self, sequence: Sequence) -> None:
-        if not sequence.token_ids:
-            raise RequestRefused(
-                "the prompt is empty, so there is nothing to continue", parameter="prompt", code="invalid_value"
-            )
-        most = sequence.most_tokens
-        capacity = min(self.limits.max_model_len, self.blocks.blocks_total * self.blocks.block_size)
-        if most > capacity:
-            room = capacity - sequence.prompt_tokens
-            advice = f"max_tokens of at most {room}" if room > 0 else f"a prompt of at most {capacity - 1} tokens"
-            raise RequestRefused(
-                f"prompt ({sequence.prompt_tokens} tokens) plus max_tokens ({sequence.sampling.max_tokens}) is {most} "
-                f"tokens, this engine holds {capacity} per request: use {advice}",
-                parameter="max_tokens" if room > 0 else "prompt",
-                code="context_length_exceeded",
-            )
+    def _forget(self, sequence: Sequence) -> None:
+        """Take a sequence out of everything, wherever it is."""
+        if self._waiting.remove(sequence.sequence_id) is None and sequence.sequence_id in self._running:
+            del self._running[sequence.sequence_id]
+            self.blocks.free(sequence.sequence_id)
+        sequences = self._live[sequence.request_id]
+        sequences.pop(sequence.sequence_id, None)
+        if not sequences:
+            del self._live[sequence.request_id]
 
-    def _refuse_when_full(self, sequence: Sequence) -> None:
-        most_requests, most_tokens = self.limits.max_num_queued_reqs, self.limits.max_num_queued_tokens
-        if most_requests is not None and len(self._waiting) >= most_requests:
-            raise QueueFull(
-                f"{len(self._waiting)} requests wait, the limit is {most_requests}: try again later",
-                reason="queue_requests",
-                retry_after_s=1,
-            )
-        # An empty queue takes any prompt, else one longer than the limit could never run.
-        if most_tokens is not None and self._waiting and self._tokens_queued + len(sequence.token_ids) > most_tokens:
-            raise QueueFull(
-                f"{self._tokens_queued} prompt tokens wait and this request adds {len(sequence.token_ids)}, "
-                f"the limit is {most_tokens}: try again later",
-                reason="queue_tokens",
-                retry_after_s=1,
-            )
+    def _fork_choices(self, entry: ScheduledSequence) -> None:
+        """Begin the other choices at the computed prompt: they sample from the same row as the first."""
+        parent = entry.sequence
+        for index in parent.choices_to_fork:
+            child = parent.fork(index)
+            self.blocks.fork(parent.sequence_id, child.sequence_id)
+            self._running[child.sequence_id] = child
+            self._live[child.request_id][child.sequence_id] = child
+            entry.siblings.append(child)
+        parent.choices_to_fork = []
+
+    def _fail(self, entry: ScheduledSequence, sequence: Sequence) -> None:
+        """End a sequence that cannot go on, and the choices that were to begin as its forks."""
+        self.blocks.taint(sequence.sequence_id)
+        sequence.finish_reason = "error"
+        if sequence.choices_to_fork:
+            self._fork_choices(entry)
+            for child in entry.siblings:
+                child.finish_reason = "error"
+
+    def _in_turn(self) -> list[Sequence]:
+        """Return the running sequences: decodes first, then prefills by rank."""
+        decodes = [sequence for sequence in self._running.values() if sequence.pending_tokens == 1]
+        prefills = [sequence for sequence in self._running.values() if sequence.pending_tokens > 1]
+        return decodes + sorted(prefills, key=by_rank)
 
     def _make_room(self, sequence: Sequence, tokens: int, step: ScheduledStep) -> int:
-        """Preempt the youngest until `tokens` tokens fit; returns the budget that preempted entries give back."""
+        """Preempt the last in rank until `tokens` tokens fit; returns the budget that preempted entries give back."""
         refund = 0
-        while not self.blocks.can_allocate(sequence.request_id, tokens):
-            _, victim = self._running.popitem(last=True)
+        while not self.blocks.can_allocate(sequence.sequence_id, tokens):
+            victim = max(self._running.values(), key=by_rank)
             refund += sum(entry.tokens for entry in step.entries if entry.sequence is victim)
             step.entries = [entry for entry in step.entries if entry.sequence is not victim]
+            step.copies.pop(victim.sequence_id, None)
             self._preempt(victim, step)
             if victim is sequence:
                 break
         return refund
 
     def _preempt(self, victim: Sequence, step: ScheduledStep) -> None:
-        self.blocks.free(victim.request_id)
+        del self._running[victim.sequence_id]
+        self.blocks.free(victim.sequence_id)
         victim.computed_tokens = 0
         victim.preemptions += 1
         self.preemptions_total += 1
-        self._waiting[victim.request_id] = victim
-        self._waiting.move_to_end(victim.request_id, last=False)
-        self._tokens_queued += len(victim.token_ids)
+        self._batching.admitted(-1)
+        self._waiting.add(victim)
         step.preempted.append(victim)
 
-    def _admit(self, step: ScheduledStep, budget: int, cap: int, now_s: float) -> None:
-        unclaimed = self.blocks.blocks_free - sum(
-            self.blocks.blocks_missing(sequence.request_id, len(sequence.token_ids))
-            for sequence in self._running.values()
+    def _admit(self, step: ScheduledStep, budget: int, live: int, now_s: float) -> WaitingReason | None:
+        """Admit who waits, in order, and return why the first that must wait on does."""
+        unclaimed = self.blocks.blocks_available - sum(map(self._claim, self._running.values()))
+        seats = self.limits.max_num_seqs - sum(1 + len(sequence.choices_to_fork) for sequence in self._running.values())
+        first = self._waiting.first
+        places = self._batching.open_places(
+            running=len(self._running),
+            waiting=len(self._waiting),
+            oldest_age_s=now_s - first.arrival_s if first else 0.0,
         )
-        while self._waiting and budget > 0 and len(self._running) < self.limits.max_num_seqs:
-            sequence = next(iter(self._waiting.values()))
-            needed = self.blocks.blocks_for(len(sequence.token_ids))
-            if needed > unclaimed:
-                break
+        for sequence in list(self._waiting):
+            if places == 0:
+                return "batch"
+            if budget == 0 or self.waiting_by_reason["shared_prefix"] == MOST_SKIPPED:
+                return "tokens"
+            if seats < 1 + len(sequence.choices_to_fork):
+                return "sequences"
+            found = self._find_prefix(sequence)
+            if self._is_next_block_in_flight(sequence, len(found)):
+                self.waiting_by_reason["shared_prefix"] += 1
+                continue
+            needed = self._claim(sequence) - len(found) + self.blocks.blocks_taken(found)
+            # With nothing else to wait for, what is known fits, and forks may preempt one another.
+            if needed > unclaimed and (self._running or self._capacity.never_evicts):
+                return "blocks"
             unclaimed -= needed
-            self._waiting.popitem(last=False)
-            self._tokens_queued -= len(sequence.token_ids)
-            self._running[sequence.request_id] = sequence
-            if sequence.first_scheduled_s is None:
-                sequence.first_scheduled_s = now_s
-            tokens = min(sequence.pending_tokens, cap, budget)
-            step.entries.append(self._grant(sequence, tokens))
+            seats -= 1 + len(sequence.choices_to_fork)
+            places -= 1
+            self._batching.admitted(1)
+            self._start(sequence, found, now_s)
+            tokens = min(sequence.pending_tokens, self.limits.prefill_cap(live, sequence.capped_steps), budget)
+            self._grant(sequence, tokens, step)
             budget -= tokens
+        return None
 
-    def _grant(self, sequence: Sequence, tokens: int) -> ScheduledSequence:
-        self.blocks.allocate(sequence.request_id, sequence.computed_tokens + tokens)
-        return ScheduledSequence(sequence, sequence.computed_tokens, tokens)
+    def _claim(self, sequence: Sequence) -> int:
+        """Return how many blocks a sequence counts on beside those that it holds, its forks included."""
+        reserved = self._capacity.reserved_tokens(sequence)
+        own = self.blocks.blocks_missing(sequence.sequence_id, reserved)
+        if not sequence.choices_to_fork:
+            return own
+        # Each fork soon takes a block of its own, and keeps what it shares of the prompt.
+        fork = max(1, self.blocks.blocks_for(reserved) - sequence.prompt_tokens // self.blocks.block_size)
+        return own + len(sequence.choices_to_fork) * fork
+
+    def _find_prefix(self, sequence: Sequence) -> list[int]:
+        """Return the cached blocks that hold the sequence's beginning; nothing is taken yet."""
+        if not self.blocks.has_prefix_cache:
+            return []
+        if not sequence.block_hashes:
+            sequence.block_hashes.append(root_hash(sequence.cache_salt))
+        extend_hashes(sequence.block_hashes, sequence.token_ids, self.blocks.block_size)
+        return [] if sequence.skips_prefix_cache else self.blocks.find_prefix(sequence.token_ids, sequence.block_hashes)
+
+    def _is_next_block_in_flight(self, sequence: Sequence, found: int) -> bool:
+        """Tell whether a running sequence is about to compute the first block that was not found.
+
+        Then waiting is cheaper than computing it twice. It ends: the other one is admitted, so it advances or is
+        preempted, and when the block is there or the other one gone, the oldest that waits for it is next.
+        """
+        if not self.blocks.has_prefix_cache or sequence.skips_prefix_cache:
+            return False
+        if found >= (len(sequence.token_ids) - 1) // self.blocks.block_size:
+            return False
+        wanted = sequence.block_hashes[found + 1]
+        return any(
+            len(other.block_hashes) > found + 1
+            and other.block_hashes[found + 1] == wanted
+            and self.blocks.stored_blocks(other.sequence_id) <= found
+            for other in self._running.values()
+        )
+
+    def _start(self, sequence: Sequence, found: list[int], now_s: float) -> None:
+        self._waiting.remove(sequence.sequence_id)
+        self._running[sequence.sequence_id] = sequence
+        self.blocks.adopt(sequence.sequence_id, found)
+        sequence.computed_tokens = len(found) * self.blocks.block_size
+        if sequence.first_scheduled_s is not None:
+            return
+        sequence.first_scheduled_s = now_s
+        sequence.cached_tokens = sequence.computed_tokens
+        if self.blocks.has_prefix_cache and not sequence.skips_prefix_cache:
+            self.prefix_query_tokens_total += sequence.prompt_tokens
+            self.prefix_hit_tokens_total += sequence.cached_tokens
+
+    def _grant(self, sequence: Sequence, tokens: int, step: ScheduledStep) -> None:
+        copy = self.blocks.allocate(sequence.sequence_id, sequence.computed_tokens + tokens)
+        if copy is not None:
+            step.copies[sequence.sequence_id] = copy
+        step.entries.append(ScheduledSequence(sequence, sequence.computed_tokens, tokens))

@@ -2,10 +2,13 @@
 
 from typing import Any
 
+import msgspec
 import torch
 
 from pagefleet.engine import machine
+from pagefleet.engine.batching_policies import BatchingPolicyName
 from pagefleet.engine.cache_plan import CachePlan, MemoryFacts, cache_budget_bytes, plan_cache
+from pagefleet.engine.capacity_policies import CapacityPolicyName
 from pagefleet.engine.config import EngineConfig
 from pagefleet.engine.core import EngineCore
 from pagefleet.engine.device import choose_device, choose_dtype, named_dtype
@@ -21,7 +24,7 @@ from pagefleet.engine.models.interface import Model
 from pagefleet.engine.models.registry import architecture_of, load_model
 from pagefleet.engine.runner import Runner
 from pagefleet.engine.sampling_params import SamplingParameters
-from pagefleet.engine.scheduler import SchedulerLimits
+from pagefleet.engine.scheduler_limits import SchedulerLimits, SchedulingPolicy
 from pagefleet.engine.stages import StageClock
 from pagefleet.engine.weights import load_config, read_json, silence_transformers
 
@@ -79,6 +82,9 @@ def start_engine(
         max_num_batched_tokens=budget_tokens,
         block_size=shape.block_size,
         blocks_total=plan.blocks_total,
+        batching=config.batching,
+        scheduling_policy=config.scheduling_policy,
+        enable_prefix_caching=config.enable_prefix_caching,
         kv_cache_bytes=plan.kv_cache_bytes,
         weight_bytes=model.weight_bytes,
         memory_limit_bytes=facts.limit,
@@ -99,6 +105,10 @@ def _assemble(config: EngineConfig, info: CoreReady, model: Model, attention: Pa
         max_num_batched_tokens=info.max_num_batched_tokens,
         max_model_len=info.max_model_len,
         long_prefill_token_threshold=config.long_prefill_token_threshold,
+        batching=msgspec.convert(config.batching, BatchingPolicyName),
+        batching_timeout_s=config.batching_timeout_s,
+        scheduling_policy=msgspec.convert(config.scheduling_policy, SchedulingPolicy),
+        capacity_policy=msgspec.convert(config.capacity_policy, CapacityPolicyName),
         max_num_queued_reqs=config.max_num_queued_reqs,
         max_num_queued_tokens=config.max_num_queued_tokens,
     )

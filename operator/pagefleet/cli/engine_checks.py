@@ -44,6 +44,8 @@ def _shares_and_sizes(engine: EngineConfig) -> Iterator[str]:
             f"--gpu-memory-utilization {engine.gpu_memory_utilization:g} is not a share of the memory: "
             "more than 0 and at most 1, for example --gpu-memory-utilization 0.9."
         )
+    if not 0 <= engine.batching_timeout_s < float("inf"):
+        yield f"--batching-timeout {engine.batching_timeout_s:g} is not a time in seconds: for example 0.1."
     if engine.kv_cache_memory_bytes is not None and engine.kv_cache_memory_bytes <= 0:
         yield "--kv-cache-memory-bytes 0 holds no token: for example --kv-cache-memory-bytes 512Mi."
 

@@ -66,6 +66,9 @@ def serve(
         Literal["auto", "bfloat16", "float32"], typer.Option(help="Type of cached keys and values; auto is --dtype.")
     ] = "auto",
     block_size: Annotated[int, typer.Option(help="Tokens in one KV block.")] = 16,
+    enable_prefix_caching: Annotated[
+        bool, typer.Option(help="Share the KV blocks of prompts that begin alike, also with finished requests.")
+    ] = True,
     gpu_memory_utilization: Annotated[
         float, typer.Option(help="Share of the device's memory that the whole engine may use, 0 to 1.")
     ] = 0.9,
@@ -85,6 +88,20 @@ def serve(
     long_prefill_token_threshold: Annotated[
         int | None, typer.Option(help="Tokens of one prompt in one step at most; default by load, 0 is no cap.")
     ] = None,
+    batching: Annotated[
+        Literal["continuous", "dynamic", "static"],
+        typer.Option(help="Join the running batch in every step; the others are there for comparison."),
+    ] = "continuous",
+    batching_timeout: Annotated[
+        float, typer.Option(help="Seconds that a dynamic batch that is not full waits for more.")
+    ] = 0.1,
+    scheduling_policy: Annotated[
+        Literal["fcfs", "priority"], typer.Option(help="Order of the queue: arrival, or the requests' priority first.")
+    ] = "fcfs",
+    capacity_policy: Annotated[
+        Literal["on-demand", "ratio", "no-evict"],
+        typer.Option(help="KV blocks that admission looks for: what is known, some of what may come, or all of it."),
+    ] = "on-demand",
     max_num_queued_reqs: Annotated[int, typer.Option(help="Requests that may wait before new ones get 503.")] = 1024,
     max_num_queued_tokens: Annotated[
         int | None, typer.Option(help="Prompt tokens that may wait before new requests get 503; default no limit.")
@@ -121,12 +138,17 @@ def serve(
         dtype=dtype,
         kv_cache_dtype=kv_cache_dtype,
         block_size=block_size,
+        enable_prefix_caching=enable_prefix_caching,
         gpu_memory_utilization=gpu_memory_utilization,
         kv_cache_memory_bytes=kv_cache_memory_bytes,
         max_model_len=max_model_len,
         max_num_seqs=max_num_seqs,
         max_num_batched_tokens=max_num_batched_tokens,
         long_prefill_token_threshold=long_prefill_token_threshold,
+        batching=batching,
+        batching_timeout_s=batching_timeout,
+        scheduling_policy=scheduling_policy,
+        capacity_policy=capacity_policy,
         max_num_queued_reqs=max_num_queued_reqs,
         max_num_queued_tokens=max_num_queued_tokens,
         seed=seed,

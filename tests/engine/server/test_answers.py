@@ -57,6 +57,27 @@ async def test_a_chat_stream_says_what_the_body_says(async_client: AsyncOpenAI) 
     assert last.usage == whole.usage
 
 
+def test_cached_prompt_tokens_are_told_in_body_and_stream(client: OpenAI) -> None:
+    def ask(salt: str, **fields: Any) -> Any:
+        extra = {"ignore_eos": True, "cache_salt": salt}
+        return client.completions.create(prompt=list(range(5, 75)), max_tokens=3, extra_body=extra, **GREEDY, **fields)
+
+    def stream(salt: str) -> Any:
+        *_, last = ask(salt, stream=True, stream_options={"include_usage": True})
+        return last.usage
+
+    # 70 tokens are four full blocks of 16 and a rest; with another salt nothing is shared.
+    for usage, cached in ((ask("a").usage, 0), (ask("a").usage, 64), (stream("a"), 64), (stream("b"), 0)):
+        assert usage.prompt_tokens == 70
+        assert usage.prompt_tokens_details.cached_tokens == cached
+
+
+def test_an_empty_cache_salt_is_refused(http: httpx.Client) -> None:
+    answer = http.post("/v1/completions", json={"prompt": "x", "cache_salt": ""})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == "cache_salt"
+
+
 def test_completions_default_to_sixteen_tokens(client: OpenAI) -> None:
     answer = client.completions.create(prompt="once", extra_body={"ignore_eos": True}, **GREEDY)
 

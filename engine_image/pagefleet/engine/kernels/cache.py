@@ -13,25 +13,39 @@ import torch
 from pagefleet.engine.kernels.interface import AttentionBatch, AttentionShape
 
 
-class TokenMajorCache:
-    """Hold keys and values of all layers."""
+class BlockCache:
+    """Hold keys and values of all layers, whatever is inside a block: one contiguous piece per layer."""
 
-    def __init__(self, shape: AttentionShape, blocks_total: int) -> None:
-        size = (2, shape.layers, blocks_total, shape.block_size, shape.kv_heads, shape.head_dim)
-        pool = zeroed(size, shape.cache_dtype, shape.device)
+    def __init__(self, shape: AttentionShape, blocks_total: int, block_dimensions: tuple[int, ...]) -> None:
+        pool = zeroed((2, shape.layers, blocks_total, *block_dimensions), shape.cache_dtype, shape.device)
         self.keys = list(pool[0])
         self.values = list(pool[1])
-
-    def store(self, layer: int, batch: AttentionBatch, key: torch.Tensor, value: torch.Tensor) -> None:
-        """Write [tokens, kv_heads, head_dim] keys and values to the batch's slots."""
-        for cache, rows in ((self.keys[layer], key), (self.values[layer], value)):
-            cache.view(-1, *cache.shape[2:]).index_copy_(0, batch.slots, rows.to(cache.dtype))
 
     def zero(self, blocks: list[int]) -> None:
         """Clear the blocks in all layers."""
         index = torch.tensor(blocks, dtype=torch.int64, device=self.keys[0].device)
         for cache in (*self.keys, *self.values):
             cache.index_fill_(0, index, 0)
+
+    def copy_blocks(self, sources: list[int], targets: list[int]) -> None:
+        """Copy blocks in all layers."""
+        device = self.keys[0].device
+        source = torch.tensor(sources, dtype=torch.int64, device=device)
+        target = torch.tensor(targets, dtype=torch.int64, device=device)
+        for cache in (*self.keys, *self.values):
+            cache.index_copy_(0, target, cache.index_select(0, source))
+
+
+class TokenMajorCache(BlockCache):
+    """Lay blocks out token by token."""
+
+    def __init__(self, shape: AttentionShape, blocks_total: int) -> None:
+        super().__init__(shape, blocks_total, (shape.block_size, shape.kv_heads, shape.head_dim))
+
+    def store(self, layer: int, batch: AttentionBatch, key: torch.Tensor, value: torch.Tensor) -> None:
+        """Write [tokens, kv_heads, head_dim] keys and values to the batch's slots."""
+        for cache, rows in ((self.keys[layer], key), (self.values[layer], value)):
+            cache.view(-1, *cache.shape[2:]).index_copy_(0, batch.slots, rows.to(cache.dtype))
 
 
 def zeroed(size: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:

@@ -82,6 +82,10 @@ class GatherAttention(PagedAttention):
         """Clear the blocks."""
         self._cache.zero(blocks)
 
+    def copy_blocks(self, sources: list[int], targets: list[int]) -> None:
+        """Copy the blocks."""
+        self._cache.copy_blocks(sources, targets)
+
     def begin_step(self, batch: AttentionBatch) -> None:
         """Group the step's queries into calls, with their block lists and masks: once for each window."""
         self._batch = batch

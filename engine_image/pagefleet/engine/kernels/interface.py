@@ -120,6 +120,10 @@ class PagedAttention(ABC):
     def zero(self, blocks: list[int]) -> None:
         """Clear blocks that may hold values that are not finite."""
 
+    @abstractmethod
+    def copy_blocks(self, sources: list[int], targets: list[int]) -> None:
+        """Copy whole blocks in all layers; no target is a source or twice a target."""
+
     def forward(self, layer: int, qkv: torch.Tensor, rotary: RotaryTable) -> torch.Tensor:
         """Rotate, store and attend.
 

@@ -29,6 +29,10 @@ class ReferenceAttention(PagedAttention):
         """Clear the blocks."""
         self._cache.zero(blocks)
 
+    def copy_blocks(self, sources: list[int], targets: list[int]) -> None:
+        """Copy the blocks."""
+        self._cache.copy_blocks(sources, targets)
+
     def attend(self, layer: int, query: torch.Tensor) -> torch.Tensor:
         """Attend row by row."""
         batch, shape, options = self._batch, self.shape, self.shape.attention_of(layer)

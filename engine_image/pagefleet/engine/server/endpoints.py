@@ -37,7 +37,13 @@ async def chat_completions(serving: Serving, request: Request) -> Response:
         sampling = serving.sampling(fields, max_tokens=max_tokens)
         request_id = new_id("chatcmpl")
         generations = await serving.start(
-            request_id, [prompt], [sampling], OutputOptions.of(fields), arrival_s=arrival_s
+            request_id,
+            [prompt],
+            [sampling],
+            OutputOptions.of(fields),
+            arrival_s=arrival_s,
+            cache_salt=fields.cache_salt,
+            priority=fields.priority,
         )
         return Answer(
             request_id=request_id,
@@ -72,7 +78,15 @@ async def completions(serving: Serving, request: Request) -> Response:
             for prompt in prompts
         ]
         request_id = new_id("cmpl")
-        generations = await serving.start(request_id, prompts, sampling, OutputOptions.of(fields), arrival_s=arrival_s)
+        generations = await serving.start(
+            request_id,
+            prompts,
+            sampling,
+            OutputOptions.of(fields),
+            arrival_s=arrival_s,
+            cache_salt=fields.cache_salt,
+            priority=fields.priority,
+        )
         return Answer(
             request_id=request_id,
             created=unix_time(),

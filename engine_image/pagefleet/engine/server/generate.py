@@ -7,7 +7,7 @@ from pagefleet.engine.core_client import RequestStream
 from pagefleet.engine.detokenizer import Detokenizer
 from pagefleet.engine.errors import EngineError
 from pagefleet.engine.messages import RequestOutput
-from pagefleet.engine.metrics import RequestRecord
+from pagefleet.engine.metrics import ChoiceRecord
 from pagefleet.engine.sampling_params import SamplingParameters
 from pagefleet.engine.server.protocol import SamplingFields
 from pagefleet.engine.stop_strings import StopStringFilter
@@ -53,9 +53,12 @@ class Generation:
         options: OutputOptions,
         *,
         tokenizer: Tokenizer,
-        record: RequestRecord,
+        record: ChoiceRecord,
     ) -> None:
-        self.prompt_tokens = len(prompt_token_ids)
+        # The choices of one prompt share it, and it is counted once: with the first.
+        self.prompt_tokens = len(prompt_token_ids) if stream.index == 0 else 0
+        self.cached_tokens = 0
+        """Prompt tokens found in the prefix cache."""
         self.completion_tokens = 0
         """Tokens generated, up to and including the one that ended the text."""
         self._stream = stream
@@ -88,6 +91,8 @@ class Generation:
     def _take(self, output: RequestOutput) -> Delta:
         if output.finish_reason == "error":
             raise EngineError("the engine failed on this sequence")
+        if output.cached_tokens is not None and output.index == 0:
+            self.cached_tokens = output.cached_tokens
         before = self.completion_tokens
         text = self._read_tokens(output)
         if output.finish_reason is not None and self._stops.matched is None:

@@ -16,7 +16,6 @@ MAX_PROMPTS = 1024
 
 OFF: tuple[Any, ...] = (None,)
 UNSUPPORTED: dict[str, tuple[Any, ...]] = {
-    "n": (None, 1),
     "best_of": (None, 1),
     "logprobs": (None, False),
     "top_logprobs": (None, 0),
@@ -40,7 +39,6 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "suffix": OFF,
     "use_beam_search": (None, False),
     "length_penalty": (None, 1, 1.0),
-    "priority": (None, 0),
     "structured_outputs": OFF,
     "guided_json": OFF,
     "guided_regex": OFF,
@@ -53,7 +51,6 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "continue_final_message": (None, False),
     "documents": (None, []),
     "chat_template": OFF,
-    "cache_salt": OFF,
     "kv_transfer_params": OFF,
     "repetition_detection": OFF,
     "return_token_ids": (None, False),
@@ -144,6 +141,7 @@ class SamplingFields(StrictModel):
 
     model: str | None = None
     max_tokens: int | None = None
+    n: int | None = Field(default=None, ge=1)
     min_tokens: int | None = None
     temperature: float | None = None
     top_p: float | None = None
@@ -162,6 +160,10 @@ class SamplingFields(StrictModel):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     user: str | None = None
+    priority: int | None = Field(default=None, ge=INT64_MIN, le=INT64_MAX)
+    """Smaller is admitted earlier (vLLM's field)."""
+    cache_salt: str | None = Field(default=None, min_length=1)
+    """Only requests with the same salt share cached prompts (vLLM's field)."""
 
     @model_validator(mode="before")
     @classmethod

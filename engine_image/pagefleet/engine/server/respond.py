@@ -84,7 +84,7 @@ def usage_of(generations: Sequence[Generation]) -> dict[str, Any]:
         "prompt_tokens": prompt,
         "completion_tokens": completion,
         "total_tokens": prompt + completion,
-        "prompt_tokens_details": {"cached_tokens": 0},
+        "prompt_tokens_details": {"cached_tokens": sum(generation.cached_tokens for generation in generations)},
     }
 
 

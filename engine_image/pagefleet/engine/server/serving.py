@@ -100,9 +100,24 @@ class Serving:
 
     def sampling(self, fields: SamplingFields, *, max_tokens: int) -> SamplingParameters:
         """Fill in defaults and check ranges; raises RequestRefused."""
+        if fields.priority and self.ready.scheduling_policy != "priority":
+            raise RequestRefused(
+                f"priority is {fields.priority}, but this engine serves by arrival; leave it out, or start the engine "
+                "with --scheduling-policy priority",
+                parameter="priority",
+                code="unsupported_parameter",
+            )
+        if fields.n is not None and fields.n > self.ready.max_num_seqs:
+            raise RequestRefused(
+                f"n is {fields.n}, but this engine runs {self.ready.max_num_seqs} sequences at once; "
+                f"use n of at most {self.ready.max_num_seqs}",
+                parameter="n",
+                code="invalid_value",
+            )
         top_k = 0 if fields.top_k is None or fields.top_k == -1 else fields.top_k  # -1 is vLLM's "off"
         parameters = SamplingParameters(
             max_tokens=max_tokens,
+            n=fields.n or 1,
             min_tokens=fields.min_tokens or 0,
             temperature=_or_default(fields.temperature, 1.0),
             top_k=min(top_k, self.ready.vocabulary_size),
@@ -127,8 +142,10 @@ class Serving:
         options: OutputOptions,
         *,
         arrival_s: float,
+        cache_salt: str | None = None,
+        priority: int | None = None,
     ) -> list[Generation]:
-        """Submit one sequence per prompt; if one is refused, none runs on.
+        """Submit one request per prompt and return their choices in order; if one is refused, none runs on.
 
         Raises RequestRefused, QueueFull or EngineDead. Cancelling the call aborts what was submitted.
         """
@@ -138,7 +155,16 @@ class Serving:
             async with asyncio.TaskGroup() as group:
                 tasks = [
                     group.create_task(
-                        self._start_one(f"{request_id}-{index}", prompt, parameters, options, arrival_s, started)
+                        self._start_one(
+                            f"{request_id}-{index}",
+                            prompt,
+                            parameters,
+                            options,
+                            arrival_s,
+                            cache_salt,
+                            priority,
+                            started,
+                        )
                     )
                     for index, (prompt, parameters) in enumerate(zip(prompts, sampling, strict=True))
                 ]
@@ -149,7 +175,7 @@ class Serving:
                 first = next((one for one in error.exceptions if isinstance(one, EngineError)), error.exceptions[0])
                 raise first from None
             raise
-        return [task.result() for task in tasks]
+        return [generation for task in tasks for generation in task.result()]
 
     async def _start_one(
         self,
@@ -158,20 +184,27 @@ class Serving:
         sampling: SamplingParameters,
         options: OutputOptions,
         arrival_s: float,
+        cache_salt: str | None,
+        priority: int | None,
         started: list[Generation],
-    ) -> Generation:
+    ) -> list[Generation]:
         try:
-            stream = await self.client.submit(request_id, prompt, sampling)
+            streams = await self.client.submit(
+                request_id, prompt, sampling, cache_salt=cache_salt, priority=priority or 0
+            )
         except QueueFull as error:
             self.metrics.increment("admission_rejections", labels=(error.reason,))
             raise
         except RequestRefused:
             self.metrics.increment("admission_rejections", labels=("too_long",))
             raise
-        record = self.metrics.start_request(arrival_s=arrival_s, prompt_tokens=len(prompt))
-        generation = Generation(stream, prompt, sampling, options, tokenizer=self.tokenizer, record=record)
-        started.append(generation)
-        return generation
+        records = self.metrics.start_request(arrival_s=arrival_s, prompt_tokens=len(prompt), choices=len(streams))
+        generations = [
+            Generation(stream, prompt, sampling, options, tokenizer=self.tokenizer, record=record)
+            for stream, record in zip(streams, records, strict=True)
+        ]
+        started += generations
+        return generations
 
 
 async def _run_sized(work: Callable[[], Result], *, characters: int) -> Result:

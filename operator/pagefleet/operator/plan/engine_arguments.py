@@ -8,7 +8,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from pagefleet.api.v1alpha1 import (
-    BatchingMode,
     InferenceService,
     InferenceServiceSpec,
     KvCacheDtype,
@@ -79,6 +78,7 @@ def render_engine_arguments(
         ("--device", engine_device(service.spec) if names_device else None),
         ("--block-size", engine.block_size),
         ("--gpu-memory-utilization", utilization),
+        ("--batching", None if engine.batching is None else engine.batching.value),
         ("--max-model-len", engine.max_model_len),
         ("--max-num-seqs", engine.max_num_seqs),
         ("--max-num-batched-tokens", engine.max_num_batched_tokens),
@@ -86,6 +86,8 @@ def render_engine_arguments(
         ("--kv-cache-dtype", None if engine.kv_cache.dtype is None else KV_CACHE_FLAGS[engine.kv_cache.dtype]),
     ]
     flags = [text for flag, value in knobs if value is not None for text in (flag, str(value))]
+    if engine.prefix_caching is not None:
+        flags.append("--enable-prefix-caching" if engine.prefix_caching else "--no-enable-prefix-caching")
     return ["engine", "serve", model, *flags]
 
 
@@ -140,24 +142,6 @@ def _kv_cache(spec: InferenceServiceSpec) -> RefusedField | None:
     )
 
 
-def _prefix_caching(spec: InferenceServiceSpec) -> RefusedField | None:
-    if not spec.engine.prefix_caching:
-        return None
-    return RefusedField(
-        "spec.engine.prefixCaching",
-        "true",
-        "this engine does not keep the blocks of finished requests",
-        "write false or leave it out",
-    )
-
-
-def _batching(spec: InferenceServiceSpec) -> RefusedField | None:
-    mode = spec.engine.batching
-    if mode in (None, BatchingMode.CONTINUOUS):
-        return None
-    return RefusedField("spec.engine.batching", str(mode), "this engine batches at every step", "write continuous")
-
-
 def _parallelism(spec: InferenceServiceSpec) -> RefusedField | None:
     for name, size in (("tensor", spec.engine.parallelism.tensor), ("pipeline", spec.engine.parallelism.pipeline)):
         if size is not None and size > 1:
@@ -194,8 +178,6 @@ def _accelerator(spec: InferenceServiceSpec) -> RefusedField | None:
 _CHECKS: tuple[Callable[[InferenceServiceSpec], RefusedField | None], ...] = (
     _weights,
     _kv_cache,
-    _prefix_caching,
-    _batching,
     _parallelism,
     _speculative,
     _accelerator,

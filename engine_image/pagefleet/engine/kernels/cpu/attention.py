@@ -88,6 +88,10 @@ class CpuAttention(PagedAttention):
         """Clear the blocks."""
         self._cache.zero(blocks)
 
+    def copy_blocks(self, sources: list[int], targets: list[int]) -> None:
+        """Copy blocks."""
+        self._cache.copy_blocks(sources, targets)
+
     def begin_step(self, batch: AttentionBatch) -> None:
         """Fill what all layers share: block tables, and the work cut into items."""
         self._batch = batch  # keeps the slots alive, whose address the kernels get

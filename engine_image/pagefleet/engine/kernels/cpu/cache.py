@@ -8,28 +8,19 @@ piece.
 
 import torch
 
-from pagefleet.engine.kernels.cache import zeroed
+from pagefleet.engine.kernels.cache import BlockCache
 from pagefleet.engine.kernels.interface import AttentionShape
 
 UNIT_TOKENS = 16
 
 
-class UnitCache:
-    """Hold keys and values of all layers."""
+class UnitCache(BlockCache):
+    """Lay blocks out in units for vectors."""
 
     def __init__(self, shape: AttentionShape, blocks_total: int) -> None:
         units = shape.block_size // UNIT_TOKENS
-        size = (2, shape.layers, blocks_total, shape.kv_heads, units, UNIT_TOKENS * shape.head_dim)
-        pool = zeroed(size, shape.cache_dtype, shape.device)
-        self.keys = list(pool[0])
-        self.values = list(pool[1])
+        super().__init__(shape, blocks_total, (shape.kv_heads, units, UNIT_TOKENS * shape.head_dim))
         self._shape = shape
-
-    def zero(self, blocks: list[int]) -> None:
-        """Clear the blocks in all layers."""
-        index = torch.tensor(blocks, dtype=torch.int64)
-        for cache in (*self.keys, *self.values):
-            cache.index_fill_(0, index, 0)
 
     def token_major(self, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return copies of keys and values as [blocks, block_size, kv_heads, head_dim]: what the layout means."""

@@ -1,0 +1,43 @@
+"""What one forward pass computes, as the scheduler tells the runner."""
+
+from dataclasses import dataclass, field
+
+from pagefleet.engine.blocks import BlockCopy
+from pagefleet.engine.sequence import Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduledSequence:
+    """Give `tokens` tokens of the step, from position `first_position` on, to one sequence."""
+
+    sequence: Sequence
+    first_position: int
+    tokens: int
+    siblings: list[Sequence] = field(default_factory=list)
+    """Forks that this step makes: they sample from the same row."""
+
+    @property
+    def sequences(self) -> list[Sequence]:
+        """Return the sequence and its forks."""
+        return [self.sequence, *self.siblings]
+
+    @property
+    def samples(self) -> bool:
+        """Tell whether the step reaches the last known token and so samples the next one."""
+        return self.first_position + self.tokens == len(self.sequence.token_ids)
+
+
+@dataclass(slots=True)
+class ScheduledStep:
+    """List what one forward pass computes, and what it needs done to blocks before: first zeroes, then copies."""
+
+    entries: list[ScheduledSequence] = field(default_factory=list)
+    preempted: list[Sequence] = field(default_factory=list)
+    copies: dict[str, BlockCopy] = field(default_factory=dict)
+    """By sequence."""
+    blocks_to_zero: list[int] = field(default_factory=list)
+
+    @property
+    def tokens(self) -> int:
+        """Count the tokens of the step."""
+        return sum(entry.tokens for entry in self.entries)
