@@ -119,7 +119,9 @@ class Scheduler:
         budget = self.limits.max_num_batched_tokens
         live = len(self._running) + len(self._waiting)
         for sequence in self._in_turn():
-            tokens = min(sequence.pending_tokens, self.limits.prefill_cap(live, sequence.capped_steps), budget)
+            tokens = min(sequence.pending_tokens, budget)
+            if tokens > 1:
+                tokens = min(tokens, self.limits.prefill_cap(live, sequence.capped_steps))
             if sequence.sequence_id not in self._running or tokens == 0:
                 continue  # preempted for an older one, or nothing of the budget is left
             budget += self._make_room(sequence, sequence.computed_tokens + tokens, step)
@@ -226,6 +228,8 @@ class Scheduler:
     def _make_room(self, sequence: Sequence, tokens: int, step: ScheduledStep) -> int:
         """Preempt the last in rank until `tokens` tokens fit; returns the budget that preempted entries give back."""
         refund = 0
+        if self.blocks.has_room_in_tail(sequence.sequence_id, tokens):
+            return refund
         while not self.blocks.can_allocate(sequence.sequence_id, tokens):
             victim = max(self._running.values(), key=by_rank)
             refund += sum(entry.tokens for entry in step.entries if entry.sequence is victim)
