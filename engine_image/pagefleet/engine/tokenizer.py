@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pagefleet.engine.errors import RequestRefused, StartupError
+from pagefleet.engine.token_bytes import spelling_of
 
 RESERVED_TEMPLATE_ARGUMENTS = frozenset(
     {
@@ -38,6 +39,8 @@ class Tokenizer:
         self._tokenizer = tokenizer
         flagged = {number for number, token in tokenizer.added_tokens_decoder.items() if token.special}
         self._special_token_ids = frozenset(flagged | set(tokenizer.all_special_ids))
+        self._spelling = spelling_of(getattr(tokenizer, "backend_tokenizer", None))
+        self._bytes_of_tokens: dict[int, bytes] = {}
         # The first call may switch off truncation that the file asks for, and that is the only call that writes.
         self.encode("warm-up", add_special_tokens=True)
 
@@ -63,6 +66,29 @@ class Tokenizer:
             list(token_ids), skip_special_tokens=False, clean_up_tokenization_spaces=False
         )
         return text
+
+    @property
+    def is_bytewise(self) -> bool:
+        """Tell whether a text is nothing but the bytes of its tokens."""
+        return self._spelling is not None
+
+    @property
+    def drops_first_space(self) -> bool:
+        """Tell whether the first space of a text is no text."""
+        return self._spelling is not None and self._spelling.drops_first_space
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """Return the bytes that a token adds to a text, special tokens as they are written; unknown ids have none."""
+        known = self._bytes_of_tokens.get(token_id)
+        if known is None:
+            known = self._bytes_of_tokens[token_id] = self._find_bytes(token_id)
+        return known
+
+    def _find_bytes(self, token_id: int) -> bytes:
+        if self._spelling is None:
+            return self.decode([token_id]).encode()
+        token = self._tokenizer.backend_tokenizer.id_to_token(token_id)
+        return b"" if token is None else self._spelling.to_bytes(token)
 
     def is_special(self, token_id: int) -> bool:
         """Tell whether a token is markup such as an end token."""
