@@ -118,4 +118,6 @@ def _output(sequence: Sequence, now_s: float) -> messages.RequestOutput:
         if is_first and sequence.first_scheduled_s is not None
         else None,
         preemptions=sequence.preemptions,
+        logprobs=None if is_failed or sequence.last_logprobs is None else [sequence.last_logprobs],
+        prompt_logprobs=sequence.prompt_logprobs if is_first and sequence.sampling.needs_prompt_logits else None,
     )

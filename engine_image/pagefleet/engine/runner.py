@@ -9,6 +9,7 @@ from pagefleet.engine.kernels.interface import AttentionBatch, PagedAttention
 from pagefleet.engine.models.llama import LlamaModel
 from pagefleet.engine.sampler import sample
 from pagefleet.engine.scheduler import ScheduledStep
+from pagefleet.engine.token_scores import SampledScores, score_prompt
 
 
 class Runner:
@@ -36,7 +37,10 @@ class Runner:
         token_ids, batch = self._batch(step, table_of)
         self._attention.begin_step(batch)
         hidden = self._model.forward(token_ids, batch.positions, self._attention)
-        last_rows = np.cumsum(batch.query_lengths) - 1
+        ends = np.cumsum(batch.query_lengths)
+        for end, entry in zip(ends, step.entries, strict=True):
+            score_prompt(entry, hidden[int(end) - entry.tokens : int(end)], self._model.logits)
+        last_rows = ends - 1
         sampling = [
             (int(row), entry.sequence) for row, entry in zip(last_rows, step.entries, strict=True) if entry.samples
         ]
@@ -44,7 +48,10 @@ class Runner:
             return {}
         rows = torch.tensor([row for row, _ in sampling], device=self._device)
         sequences = [sequence for _, sequence in sampling]
-        tokens = sample(self._model.logits(hidden[rows]), sequences, self._eos_token_ids)
+        logits = self._model.logits(hidden[rows])
+        scores = SampledScores(logits, sequences)
+        tokens = sample(logits, sequences, self._eos_token_ids)
+        scores.record(tokens)
         return {sequence.request_id: token for sequence, token in zip(sequences, tokens, strict=True)}
 
     def _batch(self, step: ScheduledStep, table_of: Callable[[str], list[int]]) -> tuple[torch.Tensor, AttentionBatch]:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from pagefleet.engine.logprobs import TokenLogprobs
 from pagefleet.engine.sampling_params import FinishReason, SamplingParameters
 
 
@@ -29,6 +30,10 @@ class Sequence:
     preemptions: int = 0
     output_counts: dict[int, int] = field(default_factory=dict)
     """How often each token is in the output; kept only when a penalty needs it."""
+    last_logprobs: TokenLogprobs | None = None
+    """Score of the latest sampled token, for a request that asked."""
+    prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
+    """Scores of the prompt tokens from the second on, as far as computed, for a request that asked."""
 
     @classmethod
     def from_prompt(
