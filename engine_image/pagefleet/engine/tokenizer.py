@@ -99,13 +99,19 @@ class Tokenizer:
         return [token or "" for token in self._tokenizer.convert_ids_to_tokens(list(token_ids))]
 
     def render_chat(
-        self, messages: list[dict[str, str]], *, add_generation_prompt: bool, template_arguments: dict[str, Any]
+        self,
+        messages: list[dict[str, str]],
+        *,
+        add_generation_prompt: bool,
+        continue_final_message: bool = False,
+        chat_template: str | None = None,
+        template_arguments: dict[str, Any],
     ) -> str:
-        """Render a chat with the model's template; the text holds its special tokens already.
+        """Render a chat with the model's template, or with `chat_template`; the text holds its special tokens already.
 
         Raises RequestRefused when there is no template or it refuses the messages.
         """
-        if not self.has_chat_template:
+        if chat_template is None and not self.has_chat_template:
             raise RequestRefused(
                 "this model has no chat template; send the finished prompt to /v1/completions instead",
                 parameter="messages",
@@ -119,11 +125,19 @@ class Tokenizer:
             )
         try:
             text: str = self._tokenizer.apply_chat_template(
-                messages, tokenize=False, add_generation_prompt=add_generation_prompt, **template_arguments
+                messages,
+                tokenize=False,
+                add_generation_prompt=add_generation_prompt,
+                continue_final_message=continue_final_message,
+                chat_template=chat_template,
+                **template_arguments,
             )
         except Exception as error:  # a template is a program, so whatever it raises is its answer to these messages
+            whose, parameter = ("model", "messages") if chat_template is None else ("request", "chat_template")
             raise RequestRefused(
-                f"the model's chat template refuses these messages: {error}", parameter="messages", code="invalid_value"
+                f"the {whose}'s chat template refuses these messages: {error}",
+                parameter=parameter,
+                code="invalid_value",
             ) from error
         return text
 
