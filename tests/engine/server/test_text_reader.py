@@ -1,7 +1,6 @@
 """Any tokens, cut into outputs in any way, read as the tokenizer decodes them, up to the first stop string."""
 
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
