@@ -9,6 +9,7 @@ import pytest
 
 from pagefleet.cli import engine_command
 from pagefleet.cli.engine_checks import find_mistakes
+from pagefleet.cli.main import run
 from pagefleet.engine.config import EngineConfig, ServerConfig
 
 WITHOUT_FLAG = {"stall_timeout_s"}  # a probe's constant
@@ -19,6 +20,7 @@ def test_every_setting_has_a_flag_with_the_same_default() -> None:
         name.replace("drain_timeout", "drain_timeout_s"): parameter.default
         for name, parameter in inspect.signature(engine_command.serve).parameters.items()
     }
+    flags["api_keys"] = flags.pop("api_key") or ()  # a flag that repeats is a list, or nothing
     settings = {
         field.name: field.default if field.default is not msgspec.NODEFAULT else inspect.Parameter.empty
         for struct in (EngineConfig, ServerConfig)
@@ -48,6 +50,25 @@ def test_out_of_range(engine: dict[str, Any], server: dict[str, Any], sentence: 
     mistakes = find_mistakes(EngineConfig(**{"model": "M", **engine}), ServerConfig(**server))
     assert len(mistakes) == 1
     assert re.search(sentence, mistakes[0])
+
+
+def test_keys_come_from_flags_or_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    configs: list[ServerConfig] = []
+
+    def keep(engine: EngineConfig, server: ServerConfig) -> int:
+        configs.append(server)
+        return 0
+
+    monkeypatch.setattr(engine_command, "_run", keep)
+
+    run(["engine", "serve", "M", "--api-key", "a", "--api-key", "b", "--trust-request-chat-template"])
+    monkeypatch.setenv("PAGEFLEET_API_KEY", "c d")
+    run(["engine", "serve", "M"])
+    monkeypatch.setenv("PAGEFLEET_API_KEY", "")
+    run(["engine", "serve", "M"])
+
+    assert [server.api_keys for server in configs] == [("a", "b"), ("c", "d"), ()]
+    assert [server.trust_request_chat_template for server in configs] == [True, False, False]
 
 
 def test_the_defaults_are_in_range() -> None:

@@ -8,11 +8,19 @@ from pagefleet.engine.detokenizer import MAX_HELD_TOKENS, Detokenizer
 from pagefleet.engine.tokenizer import Tokenizer, load_tokenizer
 from tests.support.tiny_models import END_TOKEN, make_byte_level_tokenizer, make_metaspace_tokenizer
 
+MAKERS = (make_byte_level_tokenizer, make_metaspace_tokenizer)
 
-@pytest.fixture(scope="module", params=[make_byte_level_tokenizer, make_metaspace_tokenizer])
+
+@pytest.fixture(scope="module", params=[(make, is_bytewise) for make in MAKERS for is_bytewise in (True, False)])
 def tokenizer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
-    folder: Path = request.param(tmp_path_factory.mktemp("tokenizer"))
-    return load_tokenizer(folder, None)
+    """Each kind of tokenizer, read by its bytes and, as one of an unknown kind is, through the window."""
+    make, is_bytewise = request.param
+    folder: Path = make(tmp_path_factory.mktemp("tokenizer"))
+    loaded = load_tokenizer(folder, None)
+    assert loaded.is_bytewise
+    if not is_bytewise:
+        loaded._spelling = None
+    return loaded
 
 
 @pytest.fixture(scope="module")
@@ -44,12 +52,29 @@ def test_pieces_make_the_text_and_no_piece_breaks_a_character(tokenizer: Tokeniz
     assert "\ufffd" not in "".join(pieces)
 
 
-@given(st.lists(st.integers(5, 400), max_size=60))
-@settings(max_examples=200, deadline=None)
-def test_characters_among_broken_bytes_come_out(byte_level: Tokenizer, tokens: list[int]) -> None:
-    pieces = pieces_of(byte_level, [], tokens)
+@given(st.lists(st.integers(0, 600), max_size=60), st.booleans())
+@settings(max_examples=500, deadline=None)
+def test_any_byte_level_tokens_stream_as_they_decode(byte_level: Tokenizer, tokens: list[int], skip: bool) -> None:
+    """Broken bytes, special tokens and ids beyond the vocabulary included."""
+    shown = [token for token in tokens if not (skip and byte_level.is_special(token))]
 
-    assert "".join(pieces).replace("\ufffd", "") == byte_level.decode(tokens).replace("\ufffd", "")
+    assert "".join(pieces_of(byte_level, [], tokens, skip=skip)) == byte_level.decode(shown)
+
+
+@given(texts)
+@settings(max_examples=200, deadline=None)
+def test_bytes_of_tokens_are_the_bytes_of_the_text(tokenizer: Tokenizer, text: str) -> None:
+    tokens = tokenizer.encode(text, add_special_tokens=False)
+    spelled = b"".join(tokenizer.token_bytes(token) for token in tokens).decode(errors="replace")
+
+    if tokenizer.is_bytewise:
+        assert spelled.removeprefix(" " if tokenizer.drops_first_space else "") == tokenizer.decode(tokens)
+
+
+def test_a_character_that_the_prompt_began_is_completed(byte_level: Tokenizer) -> None:
+    tokens = byte_level.encode("🦀!", add_special_tokens=False)
+
+    assert "".join(pieces_of(byte_level, tokens[:2], tokens[2:])) == "🦀!"
 
 
 def test_a_character_waits_for_its_last_byte(tokenizer: Tokenizer) -> None:

@@ -46,6 +46,17 @@ def test_no_request_brings_its_own_template(tokenizer: Tokenizer) -> None:
     assert caught.value.parameter == "chat_template_kwargs"
 
 
+def test_a_template_may_be_another_and_a_message_left_open(tokenizer: Tokenizer) -> None:
+    def rendered(**options: Any) -> str:
+        return tokenizer.render_chat(MESSAGES, add_generation_prompt=False, template_arguments={}, **options)
+
+    assert rendered(chat_template="{{ messages[0]['content'] }}!") == "hi!"
+    assert rendered(continue_final_message=True) == "<|begin|><|user|>hi"
+    with pytest.raises(RequestRefused, match="the request's chat template") as caught:
+        rendered(chat_template="{{ 1 + ")
+    assert caught.value.parameter == "chat_template"
+
+
 @pytest.mark.parametrize(
     ("template", "message"),
     [

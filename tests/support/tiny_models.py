@@ -11,7 +11,7 @@ SPECIAL_TOKENS = (BEGIN_TOKEN, END_TOKEN, *ROLE_TOKENS)
 """Token ids 0 to 4, in this order."""
 
 CHAT_TEMPLATE = (
-    "{{ bos_token }}"
+    "{{ bos_token }}{{ preamble | default('') }}"
     "{% for message in messages %}<|{{ message['role'] }}|>{{ message['content'] }}{{ eos_token }}{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )

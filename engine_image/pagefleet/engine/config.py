@@ -73,8 +73,10 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Probes, capacity, drain; never behind a Service."""
     served_model_name: str = ""
     """Name in requests and metrics; the model argument when empty."""
-    api_key: str | None = None
-    """Required as a bearer token on /v1 when set."""
+    api_keys: tuple[str, ...] = ()
+    """When there are any, /v1 needs one of them as a bearer token."""
+    trust_request_chat_template: bool = False
+    """Let requests bring their own chat template, which is a program that runs (sandboxed) in this process."""
     drain_timeout_s: float = 600.0
     """Seconds that running requests get after SIGTERM before they are aborted."""
     stall_timeout_s: float = 300.0

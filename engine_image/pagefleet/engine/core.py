@@ -161,4 +161,6 @@ def _output(sequence: Sequence, now_s: float) -> messages.RequestOutput:
         else None,
         preemptions=sequence.preemptions,
         cached_tokens=sequence.cached_tokens if is_first else None,
+        logprobs=None if is_failed or sequence.last_logprobs is None else [sequence.last_logprobs],
+        prompt_logprobs=sequence.prompt_logprobs if is_first and sequence.sampling.needs_prompt_logits else None,
     )

@@ -8,6 +8,7 @@ from typing import Literal
 
 import msgspec
 
+from pagefleet.engine.logprobs import TokenLogprobs
 from pagefleet.engine.sampling_params import FinishReason, SamplingParameters
 
 
@@ -132,6 +133,10 @@ class RequestOutput(Message, frozen=True, kw_only=True):
     """On the last output: how often the sequence was preempted."""
     cached_tokens: int | None = None
     """On the first output: prompt tokens that were found in the prefix cache."""
+    logprobs: list[TokenLogprobs] | None = None
+    """Scores of the new tokens, for a request that asked."""
+    prompt_logprobs: list[TokenLogprobs] | None = None
+    """On the first output: scores of the prompt tokens from the second on, for a request that asked."""
 
 
 class CoreState(Message, frozen=True, kw_only=True):

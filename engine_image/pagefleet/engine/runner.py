@@ -9,6 +9,7 @@ from pagefleet.engine.kernels.interface import AttentionBatch, PagedAttention
 from pagefleet.engine.models.interface import Model
 from pagefleet.engine.sampler import sample
 from pagefleet.engine.scheduled_step import ScheduledSequence, ScheduledStep
+from pagefleet.engine.token_scores import SampledScores, score_prompt
 
 
 class Runner:
@@ -38,7 +39,10 @@ class Runner:
         token_ids, batch = self._batch(step, table_of)
         self._attention.begin_step(batch)
         hidden = self._model.forward(token_ids, batch.positions, self._attention)
-        last_rows = np.cumsum(batch.query_lengths) - 1
+        ends = np.cumsum(batch.query_lengths)
+        for end, entry in zip(ends, step.entries, strict=True):
+            score_prompt(entry, hidden[int(end) - entry.tokens : int(end)], self._model.logits)
+        last_rows = ends - 1
         sampling = [
             (int(row), sequence)
             for row, entry in zip(last_rows, step.entries, strict=True)
@@ -50,7 +54,10 @@ class Runner:
             return failed
         rows = torch.tensor([row for row, _ in sampling], device=self._device)
         sequences = [sequence for _, sequence in sampling]
-        tokens = sample(self._model.logits(hidden[rows]), sequences, self._eos_token_ids)
+        logits = self._model.logits(hidden[rows])
+        scores = SampledScores(logits, sequences)
+        tokens = sample(logits, sequences, self._eos_token_ids)
+        scores.record(tokens)
         return {sequence.sequence_id: token for sequence, token in zip(sequences, tokens, strict=True)} | failed
 
     def _batch(self, step: ScheduledStep, table_of: Callable[[str], list[int]]) -> tuple[torch.Tensor, AttentionBatch]:

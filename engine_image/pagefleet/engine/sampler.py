@@ -9,6 +9,7 @@ whatever else is in the batch and however often the sequence was preempted.
 import torch
 
 from pagefleet.engine.kernels.cpu.sampling import DrawParameters, argmax, can_draw, draw
+from pagefleet.engine.logit_rules import apply_rules
 from pagefleet.engine.sequence import Sequence
 
 MASK_64 = (1 << 64) - 1
@@ -31,7 +32,7 @@ def sample(logits: torch.Tensor, sequences: list[Sequence], eos_token_ids: froze
     A row without a finite best logit gives None: its sequence cannot go on.
     """
     for row, sequence in zip(logits, sequences, strict=True):
-        _adjust(row, sequence, eos_token_ids)
+        apply_rules(row, sequence, eos_token_ids)
     tokens = argmax(logits)
     drawn = [i for i, sequence in enumerate(sequences) if tokens[i] is not None and not sequence.sampling.is_greedy]
     if drawn:
@@ -39,25 +40,6 @@ def sample(logits: torch.Tensor, sequences: list[Sequence], eos_token_ids: froze
         for i, token in zip(drawn, chosen, strict=True):
             tokens[i] = token
     return tokens
-
-
-def _adjust(row: torch.Tensor, sequence: Sequence, eos_token_ids: frozenset[int]) -> None:
-    """Apply what the request asks of single tokens: bias, minimum length, penalties."""
-    parameters = sequence.sampling
-    if parameters.logit_bias:
-        row[list(parameters.logit_bias)] += row.new_tensor(list(parameters.logit_bias.values()))
-    if sequence.output_tokens < parameters.min_tokens:
-        row[list({*eos_token_ids, *parameters.stop_token_ids})] = -torch.inf
-    if not parameters.needs_token_counts:
-        return
-    if parameters.repetition_penalty != 1.0:
-        seen = torch.tensor(sorted(set(sequence.token_ids)), device=row.device)
-        values = row[seen]
-        penalty = parameters.repetition_penalty
-        row[seen] = torch.where(values > 0, values / penalty, values * penalty)
-    if sequence.output_counts:
-        counts = row.new_tensor(list(sequence.output_counts.values()))
-        row[list(sequence.output_counts)] -= parameters.frequency_penalty * counts + parameters.presence_penalty
 
 
 def _draw(logits: torch.Tensor, sequences: list[Sequence]) -> list[int]:

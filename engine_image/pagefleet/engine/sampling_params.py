@@ -1,6 +1,7 @@
 """How one sequence chooses its tokens and when it stops."""
 
-import math
+from collections.abc import Collection, Iterable
+from itertools import chain
 
 import msgspec
 
@@ -11,6 +12,15 @@ GREEDY_TEMPERATURE = 1e-5
 
 MAX_LOGIT_BIAS = 100.0
 """OpenAI's limit on the magnitude of a logit bias."""
+
+MAX_LOGPROBS = 20
+"""OpenAI's limit on the likeliest tokens at one position."""
+
+MAX_BAD_WORDS = 1024
+"""Each is compared with the output in every step."""
+
+LEAST_REPETITION_PENALTY, MOST_REPETITION_PENALTY = 0.01, 100.0
+"""Far beyond what is useful; outside, float32 logits overflow."""
 
 FinishReason = str
 """`stop` (end token, stop token or stop string), `length` (token or context limit), `abort` or `error`."""
@@ -46,6 +56,14 @@ class SamplingParameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     """Extra token ids that end the sequence."""
     ignore_eos: bool = False
     """Go on after the model's end tokens."""
+    allowed_token_ids: tuple[int, ...] | None = None
+    """The only tokens that may be chosen; None allows all."""
+    bad_words: tuple[tuple[int, ...], ...] = ()
+    """Token sequences that the output never completes."""
+    logprobs: int | None = None
+    """Likeliest tokens reported with each output token's own log-probability; None reports nothing."""
+    prompt_logprobs: int | None = None
+    """The same for the prompt's tokens from the second on."""
 
     @property
     def is_greedy(self) -> bool:
@@ -57,13 +75,27 @@ class SamplingParameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
         """Tell whether earlier tokens change the logits."""
         return self.repetition_penalty != 1.0 or self.presence_penalty != 0.0 or self.frequency_penalty != 0.0
 
+    @property
+    def needs_prompt_logits(self) -> bool:
+        """Tell whether every position of the prompt must be computed, whatever a cache holds of it."""
+        return self.prompt_logprobs is not None
 
-def check_sampling_parameters(parameters: SamplingParameters, *, vocabulary_size: int) -> None:
+
+def check_sampling_parameters(
+    parameters: SamplingParameters, *, vocabulary_size: int, eos_token_ids: Collection[int] = ()
+) -> None:
     """Refuse values that have no meaning, naming the field and a value that would work.
 
     Raises RequestRefused.
     """
-    p = parameters
+    _check_ranges(parameters)
+    _check_token_ids(parameters, vocabulary_size)
+    _check_choice_remains(parameters, vocabulary_size, eos_token_ids)
+
+
+def _check_ranges(p: SamplingParameters) -> None:
+    least, most = LEAST_REPETITION_PENALTY, MOST_REPETITION_PENALTY
+    up_to_limit = f"from 0 to {MAX_LOGPROBS}"
     checks = (
         ("max_tokens", p.max_tokens, p.max_tokens >= 1, "at least 1"),
         ("n", p.n, p.n >= 1, "at least 1"),
@@ -72,30 +104,67 @@ def check_sampling_parameters(parameters: SamplingParameters, *, vocabulary_size
         ("top_k", p.top_k, p.top_k >= 0, "0 (off) or at least 1"),
         ("top_p", p.top_p, 0 < p.top_p <= 1, "above 0 and at most 1"),
         ("min_p", p.min_p, 0 <= p.min_p <= 1, "from 0 to 1"),
-        ("repetition_penalty", p.repetition_penalty, 0 < p.repetition_penalty < math.inf, "above 0, such as 1.1"),
+        (
+            "repetition_penalty",
+            p.repetition_penalty,
+            least <= p.repetition_penalty <= most,
+            f"from {least} to {most:g}, such as 1.1",
+        ),
         ("presence_penalty", p.presence_penalty, -2 <= p.presence_penalty <= 2, "from -2 to 2"),
         ("frequency_penalty", p.frequency_penalty, -2 <= p.frequency_penalty <= 2, "from -2 to 2"),
+        ("logprobs", p.logprobs, p.logprobs is None or 0 <= p.logprobs <= MAX_LOGPROBS, up_to_limit),
+        (
+            "prompt_logprobs",
+            p.prompt_logprobs,
+            p.prompt_logprobs is None or 0 <= p.prompt_logprobs <= MAX_LOGPROBS,
+            up_to_limit,
+        ),
     )
     for name, value, is_valid, allowed in checks:
         if not is_valid:
-            raise RequestRefused(f"{name} is {value}; it must be {allowed}", parameter=name, code="invalid_value")
+            raise _refused(name, f"{name} is {value}; it must be {allowed}")
     for token_id, bias in p.logit_bias.items():
-        if not 0 <= token_id < vocabulary_size:
-            raise RequestRefused(
-                f"logit_bias names token {token_id}; token ids go from 0 to {vocabulary_size - 1}",
-                parameter="logit_bias",
-                code="invalid_value",
-            )
         if not -MAX_LOGIT_BIAS <= bias <= MAX_LOGIT_BIAS:
-            raise RequestRefused(
-                f"logit_bias for token {token_id} is {bias}; it must be from -100 to 100",
-                parameter="logit_bias",
-                code="invalid_value",
-            )
-    for token_id in p.stop_token_ids:
-        if not 0 <= token_id < vocabulary_size:
-            raise RequestRefused(
-                f"stop_token_ids names token {token_id}; token ids go from 0 to {vocabulary_size - 1}",
-                parameter="stop_token_ids",
-                code="invalid_value",
-            )
+            raise _refused("logit_bias", f"logit_bias for token {token_id} is {bias}; it must be from -100 to 100")
+    if len(p.bad_words) > MAX_BAD_WORDS:
+        raise _refused("bad_words", f"bad_words makes {len(p.bad_words)} token sequences; at most {MAX_BAD_WORDS} work")
+    if not all(p.bad_words):
+        raise _refused("bad_words", "bad_words holds an empty word, which would forbid every text")
+
+
+def _check_token_ids(p: SamplingParameters, vocabulary_size: int) -> None:
+    named: tuple[tuple[str, Iterable[int]], ...] = (
+        ("logit_bias", p.logit_bias),
+        ("stop_token_ids", p.stop_token_ids),
+        ("allowed_token_ids", p.allowed_token_ids or ()),
+        ("bad_words", chain.from_iterable(p.bad_words)),
+    )
+    for name, token_ids in named:
+        for token_id in token_ids:
+            if not 0 <= token_id < vocabulary_size:
+                raise _refused(name, f"{name} names token {token_id}; token ids go from 0 to {vocabulary_size - 1}")
+
+
+def _check_choice_remains(p: SamplingParameters, vocabulary_size: int, eos_token_ids: Collection[int]) -> None:
+    if p.allowed_token_ids is None and not p.bad_words and p.min_tokens == 0:
+        return
+    forbidden = {word[0] for word in p.bad_words if len(word) == 1}
+    if p.min_tokens > 0:
+        forbidden |= {*eos_token_ids, *p.stop_token_ids}
+    allowed = range(vocabulary_size) if p.allowed_token_ids is None else p.allowed_token_ids
+    if all(token_id in forbidden for token_id in allowed):
+        given = {
+            "allowed_token_ids": p.allowed_token_ids is not None,
+            "bad_words": bool(p.bad_words),
+            "min_tokens": True,
+        }
+        name = next(name for name, is_given in given.items() if is_given)
+        raise _refused(
+            name,
+            f"{name} leaves no token to choose: one that is no bad word, and with min_tokens no stop token, must be "
+            "allowed",
+        )
+
+
+def _refused(parameter: str, sentence: str) -> RequestRefused:
+    return RequestRefused(sentence, parameter=parameter, code="invalid_value")

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
+from pagefleet.engine.logprobs import TokenLogprobs
 from pagefleet.engine.sampling_params import FinishReason, SamplingParameters
 
 
@@ -51,6 +52,10 @@ class Sequence:
     preemptions: int = 0
     output_counts: dict[int, int] = field(default_factory=dict)
     """How often each token is in the output; kept only when a penalty needs it."""
+    last_logprobs: TokenLogprobs | None = None
+    """Score of the latest sampled token, for a request that asked."""
+    prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
+    """Scores of the prompt tokens from the second on, as far as computed, for a request that asked."""
 
     @classmethod
     def from_prompt(
@@ -73,6 +78,7 @@ class Sequence:
             priority=priority,
             choices_to_fork=list(range(1, sampling.n)),
             cache_salt=cache_salt,
+            skips_prefix_cache=sampling.needs_prompt_logits,
         )
 
     @property
@@ -113,6 +119,7 @@ class Sequence:
             first_scheduled_s=self.first_scheduled_s,
             preemptions=self.preemptions,
             output_counts=dict(self.output_counts),
+            prompt_logprobs=self.prompt_logprobs,
         )
 
     def append(self, token_id: int, eos_token_ids: frozenset[int]) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pagefleet.engine.errors import RequestRefused, StartupError
+from pagefleet.engine.token_bytes import spelling_of
 
 RESERVED_TEMPLATE_ARGUMENTS = frozenset(
     {
@@ -38,6 +39,8 @@ class Tokenizer:
         self._tokenizer = tokenizer
         flagged = {number for number, token in tokenizer.added_tokens_decoder.items() if token.special}
         self._special_token_ids = frozenset(flagged | set(tokenizer.all_special_ids))
+        self._spelling = spelling_of(getattr(tokenizer, "backend_tokenizer", None))
+        self._bytes_of_tokens: dict[int, bytes] = {}
         # The first call may switch off truncation that the file asks for, and that is the only call that writes.
         self.encode("warm-up", add_special_tokens=True)
 
@@ -64,6 +67,29 @@ class Tokenizer:
         )
         return text
 
+    @property
+    def is_bytewise(self) -> bool:
+        """Tell whether a text is nothing but the bytes of its tokens."""
+        return self._spelling is not None
+
+    @property
+    def drops_first_space(self) -> bool:
+        """Tell whether the first space of a text is no text."""
+        return self._spelling is not None and self._spelling.drops_first_space
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """Return the bytes that a token adds to a text, special tokens as they are written; unknown ids have none."""
+        known = self._bytes_of_tokens.get(token_id)
+        if known is None:
+            known = self._bytes_of_tokens[token_id] = self._find_bytes(token_id)
+        return known
+
+    def _find_bytes(self, token_id: int) -> bytes:
+        if self._spelling is None:
+            return self.decode([token_id]).encode()
+        token = self._tokenizer.backend_tokenizer.id_to_token(token_id)
+        return b"" if token is None else self._spelling.to_bytes(token)
+
     def is_special(self, token_id: int) -> bool:
         """Tell whether a token is markup such as an end token."""
         return token_id in self._special_token_ids
@@ -73,13 +99,19 @@ class Tokenizer:
         return [token or "" for token in self._tokenizer.convert_ids_to_tokens(list(token_ids))]
 
     def render_chat(
-        self, messages: list[dict[str, str]], *, add_generation_prompt: bool, template_arguments: dict[str, Any]
+        self,
+        messages: list[dict[str, str]],
+        *,
+        add_generation_prompt: bool,
+        continue_final_message: bool = False,
+        chat_template: str | None = None,
+        template_arguments: dict[str, Any],
     ) -> str:
-        """Render a chat with the model's template; the text holds its special tokens already.
+        """Render a chat with the model's template, or with `chat_template`; the text holds its special tokens already.
 
         Raises RequestRefused when there is no template or it refuses the messages.
         """
-        if not self.has_chat_template:
+        if chat_template is None and not self.has_chat_template:
             raise RequestRefused(
                 "this model has no chat template; send the finished prompt to /v1/completions instead",
                 parameter="messages",
@@ -93,11 +125,19 @@ class Tokenizer:
             )
         try:
             text: str = self._tokenizer.apply_chat_template(
-                messages, tokenize=False, add_generation_prompt=add_generation_prompt, **template_arguments
+                messages,
+                tokenize=False,
+                add_generation_prompt=add_generation_prompt,
+                continue_final_message=continue_final_message,
+                chat_template=chat_template,
+                **template_arguments,
             )
         except Exception as error:  # a template is a program, so whatever it raises is its answer to these messages
+            whose, parameter = ("model", "messages") if chat_template is None else ("request", "chat_template")
             raise RequestRefused(
-                f"the model's chat template refuses these messages: {error}", parameter="messages", code="invalid_value"
+                f"the {whose}'s chat template refuses these messages: {error}",
+                parameter=parameter,
+                code="invalid_value",
             ) from error
         return text
 

@@ -108,8 +108,19 @@ def serve(
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of requests that bring none.")] = 0,
     api_key: Annotated[
-        str | None, typer.Option(envvar="PAGEFLEET_API_KEY", help="Key that /v1 requires as a bearer token.")
+        list[str] | None,
+        typer.Option(
+            envvar="PAGEFLEET_API_KEY",
+            help="Key that /v1 requires as a bearer token; may be repeated (in the variable: with spaces).",
+            show_default=False,
+        ),
     ] = None,
+    trust_request_chat_template: Annotated[
+        bool,
+        typer.Option(
+            "--trust-request-chat-template", help="Run chat templates that requests bring, which are programs."
+        ),
+    ] = False,
     device: Annotated[
         Literal["auto", "cpu", "cuda"], typer.Option(envvar="PAGEFLEET_DEVICE", help="Where the model runs.")
     ] = "auto",
@@ -162,7 +173,8 @@ def serve(
         port=port,
         admin_port=admin_port,
         served_model_name=served_model_name,
-        api_key=api_key or None,  # an empty variable means no key
+        api_keys=tuple(filter(None, api_key or ())),  # an empty variable means no key
+        trust_request_chat_template=trust_request_chat_template,
         drain_timeout_s=drain_timeout,
     )
     if mistakes := find_mistakes(engine, server):

@@ -183,17 +183,21 @@ def test_a_stalled_core_is_not_live(tiny_model: Path) -> None:
 
 
 def test_a_key_guards_the_api_alone(tiny_model: Path) -> None:
-    with EngineServer(tiny_model, server={"api_key": "secret-ü"}) as server:
+    with EngineServer(tiny_model, server={"api_keys": ["secret-ü", "second"]}) as server:
         server.wait_ready()
         for headers in ({}, {"authorization": "Bearer wrong"}, {"authorization": "Basic c2VjcmV0"}):
             refused = httpx.get(f"{server.url}/v1/models", headers=headers)
             assert refused.status_code == 401
             assert refused.json()["error"]["code"] == "invalid_api_key"
             assert refused.headers["www-authenticate"] == "Bearer"
-        allowed = {b"authorization": "Bearer secret-ü".encode()}
-        assert httpx.get(f"{server.url}/v1/models", headers=allowed).status_code == 200
-        for path in ("/health", "/metrics", "/version"):
+        for key in ("secret-ü", "second"):
+            allowed = {b"authorization": f"Bearer {key}".encode()}
+            assert httpx.get(f"{server.url}/v1/models", headers=allowed).status_code == 200
+        for path in ("/health", "/metrics", "/version", "/load", "/ping", "/openapi.json"):
             assert httpx.get(server.url + path).status_code == 200
+        server.terminate()
+        server.wait_exit()
+        assert "second" not in server.read_log().replace("seconds", "")
 
 
 def test_a_queue_that_is_full_says_when_to_return(tiny_model: Path) -> None:

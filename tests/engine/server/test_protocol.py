@@ -4,14 +4,9 @@ from typing import Any
 import pytest
 
 from pagefleet.engine.errors import RequestRefused
-from pagefleet.engine.server.protocol import (
-    UNSUPPORTED,
-    ChatRequest,
-    CompletionRequest,
-    StrictModel,
-    TokenizeRequest,
-    parse_request,
-)
+from pagefleet.engine.server.parse import parse_request
+from pagefleet.engine.server.protocol import ChatRequest, CompletionRequest, StrictModel, TokenizeRequest
+from pagefleet.engine.server.unsupported import UNSUPPORTED
 
 MESSAGES = [{"role": "user", "content": "hi"}]
 
@@ -92,7 +87,7 @@ def test_an_unsupported_field_is_refused_by_name_unless_it_asks_for_nothing(name
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("n", 0), ("n", True), ("logprobs", True), ("logprobs", 0), ("top_logprobs", 3), ("echo", True), ("best_of", 3)],
+    [("n", 2), ("n", True), ("logprobs", True), ("logprobs", 6), ("top_logprobs", 3), ("echo", 1), ("best_of", 3)],
 )
 def test_values_near_the_off_ones_are_refused(name: str, value: Any) -> None:
     assert refusal(CompletionRequest, {"prompt": "x", name: value}).parameter == name
@@ -112,10 +107,10 @@ def test_other_prompts_are_refused(prompt: Any) -> None:
 
 
 def test_null_means_not_given() -> None:
-    names = [name for name in ChatRequest.model_fields if name not in ("messages", "add_generation_prompt")]
+    names = [name for name in ChatRequest.model_fields if name != "messages"]
 
     assert chat(**dict.fromkeys(names)) == chat()
-    assert chat(add_generation_prompt=None).add_generation_prompt
+    assert chat(add_generation_prompt=None).begins_answer
 
 
 def test_text_parts_become_one_text() -> None:

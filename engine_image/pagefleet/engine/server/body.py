@@ -7,7 +7,7 @@ from starlette.requests import ClientDisconnect
 
 from pagefleet.engine.server.disconnect import ClientDisconnected
 from pagefleet.engine.server.errors import HttpError
-from pagefleet.engine.server.protocol import RequestModel, parse_request
+from pagefleet.engine.server.parse import RequestModel, parse_request
 
 MAX_BODY_BYTES = 16 * 2**20
 """Some million tokens of text, more than any context; a larger body would only fill memory."""

@@ -9,11 +9,15 @@ from fastapi.responses import JSONResponse, Response
 from pagefleet.engine.errors import RequestRefused
 from pagefleet.engine.server.body import read_request
 from pagefleet.engine.server.disconnect import run_while_connected
-from pagefleet.engine.server.generate import OutputOptions
+from pagefleet.engine.server.generate import Generation
+from pagefleet.engine.server.logprob_format import LogprobFormat
 from pagefleet.engine.server.protocol import ChatRequest, CompletionRequest, SamplingFields
-from pagefleet.engine.server.respond import Answer, ChatShape, CompletionShape
-from pagefleet.engine.server.serving import Serving, new_id, unix_time
+from pagefleet.engine.server.request_id import take_field
+from pagefleet.engine.server.respond import Answer
+from pagefleet.engine.server.serving import QueueTerms, Serving, unix_time
+from pagefleet.engine.server.shapes import AnswerOptions, ChatShape, CompletionShape, Shape
 from pagefleet.engine.server.streaming import EventStream
+from pagefleet.engine.server.text_reader import OutputOptions
 
 DEFAULT_COMPLETION_TOKENS = 16
 """OpenAI's default for /v1/completions."""
@@ -23,36 +27,25 @@ async def chat_completions(serving: Serving, request: Request) -> Response:
     """Continue a chat."""
     arrival_s = time.monotonic()
     fields = await read_request(ChatRequest, request)
+    name = f"chatcmpl-{take_field(request.scope, fields.request_id)}"
     serving.check_model(fields.model)
 
     async def prepare() -> Answer:
-        prompt = await serving.encode_chat(
-            fields.messages,
-            add_generation_prompt=fields.add_generation_prompt,
-            template_arguments=fields.chat_template_kwargs or {},
-            add_special_tokens=False,
-        )
+        prompt = await serving.encode_chat(fields.messages, fields, add_special_tokens=bool(fields.add_special_tokens))
         asked = fields.max_tokens if fields.max_completion_tokens is None else fields.max_completion_tokens
-        max_tokens = serving.max_tokens(asked, default=None, prompt_tokens=len(prompt), parameter="messages")
-        sampling = serving.sampling(fields, max_tokens=max_tokens)
-        request_id = new_id("chatcmpl")
-        generations = await serving.start(
-            request_id,
-            [prompt],
-            [sampling],
-            OutputOptions.of(fields),
-            arrival_s=arrival_s,
-            cache_salt=fields.cache_salt,
-            priority=fields.priority,
+        prompt = serving.truncate(prompt, most_tokens=fields.truncate_prompt_tokens, max_tokens=asked)
+        logprobs = (fields.top_logprobs or 0) if fields.logprobs else None
+        sampling = await serving.sampling(
+            fields,
+            max_tokens=[serving.max_tokens(asked, default=None, prompt_tokens=len(prompt), parameter="messages")],
+            logprobs=logprobs,
+            prompt_logprobs=fields.prompt_logprobs,
         )
-        return Answer(
-            request_id=request_id,
-            created=unix_time(),
-            model_name=serving.model_name,
-            shape=ChatShape(),
-            generations=generations,
-            metrics=serving.metrics,
-        )
+        terms = QueueTerms.of(fields, arrival_s=arrival_s)
+        generations = await serving.start([prompt], sampling, OutputOptions.of(fields), terms)
+        text_before = fields.messages[-1].content if fields.echo else ""
+        shape = ChatShape(_answer_options(serving, fields, logprobs), text_before=text_before)
+        return _answer(serving, name, shape, generations)
 
     return await _respond(request, fields, prepare)
 
@@ -61,42 +54,57 @@ async def completions(serving: Serving, request: Request) -> Response:
     """Continue one text or several, each of which becomes a choice."""
     arrival_s = time.monotonic()
     fields = await read_request(CompletionRequest, request)
+    name = f"cmpl-{take_field(request.scope, fields.request_id)}"
     serving.check_model(fields.model)
 
     async def prepare() -> Answer:
-        prompts = await _encode_prompts(serving, fields)
-        sampling = [
-            serving.sampling(
-                fields,
-                max_tokens=serving.max_tokens(
-                    fields.max_tokens,
-                    default=DEFAULT_COMPLETION_TOKENS,
-                    prompt_tokens=len(prompt),
-                    parameter="prompt",
-                ),
-            )
+        asked = 1 if fields.is_prompt_only else fields.max_tokens  # the core always makes a token
+        prompts = [
+            serving.truncate(prompt, most_tokens=fields.truncate_prompt_tokens, max_tokens=asked)
+            for prompt in await _encode_prompts(serving, fields)
+        ]
+        max_tokens = [
+            serving.max_tokens(asked, default=DEFAULT_COMPLETION_TOKENS, prompt_tokens=len(prompt), parameter="prompt")
             for prompt in prompts
         ]
-        request_id = new_id("cmpl")
-        generations = await serving.start(
-            request_id,
-            prompts,
-            sampling,
-            OutputOptions.of(fields),
-            arrival_s=arrival_s,
-            cache_salt=fields.cache_salt,
-            priority=fields.priority,
+        sampling = await serving.sampling(
+            fields,
+            max_tokens=max_tokens,
+            logprobs=fields.logprobs,
+            prompt_logprobs=_prompt_logprobs(fields),
         )
-        return Answer(
-            request_id=request_id,
-            created=unix_time(),
-            model_name=serving.model_name,
-            shape=CompletionShape(),
-            generations=generations,
-            metrics=serving.metrics,
-        )
+        options = OutputOptions.of(fields, echo_prompt=bool(fields.echo), is_prompt_only=fields.is_prompt_only)
+        generations = await serving.start(prompts, sampling, options, QueueTerms.of(fields, arrival_s=arrival_s))
+        shape = CompletionShape(_answer_options(serving, fields, fields.logprobs))
+        return _answer(serving, name, shape, generations)
 
     return await _respond(request, fields, prepare)
+
+
+def _prompt_logprobs(fields: CompletionRequest) -> int | None:
+    """Return how many likeliest tokens the core must score for each of the prompt's: an echo shows scores as well."""
+    asked = [fields.prompt_logprobs, fields.logprobs if fields.echo else None]
+    return max((top for top in asked if top is not None), default=None)
+
+
+def _answer_options(serving: Serving, fields: SamplingFields, logprobs: int | None) -> AnswerOptions:
+    return AnswerOptions(
+        format=LogprobFormat(serving.tokenizer, are_tokens_ids=bool(fields.return_tokens_as_token_ids)),
+        logprobs=logprobs,
+        prompt_logprobs=fields.prompt_logprobs,
+        has_token_ids=bool(fields.return_token_ids),
+    )
+
+
+def _answer(serving: Serving, name: str, shape: Shape, generations: list[Generation]) -> Answer:
+    return Answer(
+        request_id=name,
+        created=unix_time(),
+        model_name=serving.model_name,
+        shape=shape,
+        generations=generations,
+        metrics=serving.metrics,
+    )
 
 
 async def _encode_prompts(serving: Serving, fields: CompletionRequest) -> list[list[int]]:

@@ -1,11 +1,14 @@
 """What every request to the public port passes: key, readiness, drain, and the count of requests in flight."""
 
 import secrets
+from collections.abc import Sequence
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from pagefleet.engine.server.errors import RETRY_DRAINING_S, RETRY_LOADING_S, HttpError, unavailable
+from pagefleet.engine.errors import RequestRefused
+from pagefleet.engine.server.errors import RETRY_DRAINING_S, RETRY_LOADING_S, HttpError, as_http_error, unavailable
+from pagefleet.engine.server.request_id import header_of, take_header
 from pagefleet.engine.server.state import ServerState
 
 GENERATING_PATHS = frozenset({"/v1/chat/completions", "/v1/completions"})
@@ -26,8 +29,10 @@ class Gate:
         is_api = scope["path"] == "/v1" or scope["path"].startswith("/v1/")
 
         async def send_counted(message: Message) -> None:
-            if is_api and message["type"] == "http.response.start" and message["status"] >= 400:
-                self._state.metrics.increment("request_errors", labels=(str(message["status"]),))
+            if is_api and message["type"] == "http.response.start":
+                if message["status"] >= 400:
+                    self._state.metrics.increment("request_errors", labels=(str(message["status"]),))
+                message["headers"] = [*message.get("headers", ()), header_of(scope)]
             await send(message)
 
         refusal = self._refusal(scope) if is_api or scope["path"] in _NEED_MODEL else None
@@ -45,8 +50,12 @@ class Gate:
 
     def _refusal(self, scope: Scope) -> HttpError | None:
         state = self._state
+        try:
+            take_header(scope)
+        except RequestRefused as error:
+            return as_http_error(error)
         is_api = scope["path"] not in _NEED_MODEL
-        if is_api and state.server.api_key is not None and not _has_key(Headers(scope=scope), state.server.api_key):
+        if is_api and state.server.api_keys and not _has_key(Headers(scope=scope), state.server.api_keys):
             return HttpError(
                 401,
                 "this server needs its API key: send Authorization: Bearer <key>",
@@ -76,6 +85,8 @@ class Gate:
 _NEED_MODEL = frozenset({"/tokenize", "/detokenize"})
 
 
-def _has_key(headers: Headers, key: str) -> bool:
+def _has_key(headers: Headers, keys: Sequence[str]) -> bool:
+    """Tell whether a request brings one of the keys, in a time that does not depend on which, or on how much of it."""
     scheme, _, given = headers.get("authorization", "").partition(" ")
-    return scheme.lower() == "bearer" and secrets.compare_digest(given.strip().encode("latin-1"), key.encode())
+    found = [secrets.compare_digest(given.strip().encode("latin-1"), key.encode()) for key in keys]
+    return scheme.lower() == "bearer" and any(found)

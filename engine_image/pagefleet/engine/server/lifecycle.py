@@ -149,6 +149,7 @@ class _Lifecycle:
             model_name=self._state.model_name,
             created=unix_time(),
             seeds=random.Random(self._engine.seed),  # noqa: S311 - reproducible draws, no secrets
+            trusts_chat_templates=self._server.trust_request_chat_template,
         )
 
     async def _load_tokenizer(self) -> Tokenizer:

@@ -1,98 +1,53 @@
-"""What a request may say: OpenAI's fields and vLLM's, checked strictly, nothing ever ignored.
+"""What a request may say: OpenAI's fields and vLLM's, checked strictly, nothing ever ignored."""
 
-A field that this engine does not support is listed with the values that mean "off"; any other value is refused by name.
-"""
+from typing import Annotated, Any, Literal, Self
 
-from typing import Any, Literal, Self, TypeVar
-
-import pydantic_core
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema, model_validator
 
 from pagefleet.engine.errors import RequestRefused
+from pagefleet.engine.server.request_id import MOST_CHARACTERS, is_request_id
 
 MAX_STOP_STRINGS = 16
 MAX_PROMPTS = 1024
 """Prompts in one completions request: more would only wait in the queue."""
-
-OFF: tuple[Any, ...] = (None,)
-UNSUPPORTED: dict[str, tuple[Any, ...]] = {
-    "best_of": (None, 1),
-    "logprobs": (None, False),
-    "top_logprobs": (None, 0),
-    "prompt_logprobs": OFF,
-    "tools": (None, []),
-    "tool_choice": (None, "none", "auto"),
-    "parallel_tool_calls": (None, True, False),
-    "functions": (None, []),
-    "function_call": (None, "none", "auto"),
-    "response_format": (None, {"type": "text"}),
-    "reasoning_effort": OFF,
-    "modalities": (None, ["text"]),
-    "audio": OFF,
-    "prediction": OFF,
-    "store": (None, False),
-    "metadata": (None, {}),
-    "service_tier": (None, "auto", "default"),
-    "verbosity": OFF,
-    "web_search_options": OFF,
-    "echo": (None, False),
-    "suffix": OFF,
-    "use_beam_search": (None, False),
-    "length_penalty": (None, 1, 1.0),
-    "structured_outputs": OFF,
-    "guided_json": OFF,
-    "guided_regex": OFF,
-    "guided_choice": (None, []),
-    "guided_grammar": OFF,
-    "spaces_between_special_tokens": (None, True),
-    "truncate_prompt_tokens": OFF,
-    "allowed_token_ids": OFF,
-    "bad_words": (None, []),
-    "continue_final_message": (None, False),
-    "documents": (None, []),
-    "chat_template": OFF,
-    "kv_transfer_params": OFF,
-    "repetition_detection": OFF,
-    "return_token_ids": (None, False),
-    "return_tokens_as_token_ids": (None, False),
-    "mm_processor_kwargs": OFF,
-    "stream_interval": (None, 1),
-    "request_id": OFF,
-    "prompt_embeds": OFF,
-    "prompt_cache_key": OFF,
-    "prompt_cache_retention": OFF,
-    "safety_identifier": OFF,
-}
-"""Fields of OpenAI's and vLLM's surface that are not supported, with the values that ask for nothing."""
-
-UNSUPPORTED_IN_MESSAGE: dict[str, tuple[Any, ...]] = {
-    "tool_calls": (None, []),
-    "tool_call_id": OFF,
-    "function_call": OFF,
-    "refusal": OFF,
-    "audio": OFF,
-    "annotations": (None, []),
-    "reasoning": OFF,
-    "reasoning_content": OFF,
-}
+MAX_BAD_WORDS = 512
+"""Each makes up to two token sequences."""
+MAX_COMPLETION_LOGPROBS = 5
+"""OpenAI's limit on /v1/completions; chats have a higher one."""
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 
+_TOKENS = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1}
+_PART = {
+    "type": "object",
+    "properties": {"type": {"const": "text"}, "text": {"type": "string"}},
+    "required": ["type", "text"],
+    "additionalProperties": False,
+}
+_TEXT = {"type": "string"}
 
-def _drop_switched_off(data: dict[str, Any], unsupported: dict[str, tuple[Any, ...]], where: str) -> dict[str, Any]:
-    """Remove unsupported fields whose value asks for nothing; raises RequestRefused for any other value."""
-    kept = {}
-    for name, value in data.items():
-        if name not in unsupported:
-            kept[name] = value
-        elif not any(type(value) is type(off) and value == off for off in unsupported[name]):
-            shown = pydantic_core.to_json(value)[:60].decode(errors="replace")
-            raise RequestRefused(
-                f"{where}{name} is not supported by this engine, and {shown} asks for it; leave it out",
-                parameter=f"{where}{name}",
-                code="unsupported_parameter",
-            )
-    return kept
+StopStrings = Annotated[
+    list[str] | None,
+    WithJsonSchema({"anyOf": [_TEXT, {"type": "array", "items": _TEXT, "maxItems": MAX_STOP_STRINGS}]}),
+]
+Prompt = Annotated[
+    list[str] | list[list[int]],
+    WithJsonSchema(
+        {
+            "anyOf": [
+                _TEXT,
+                {"type": "array", "items": _TEXT, "minItems": 1, "maxItems": MAX_PROMPTS},
+                _TOKENS,
+                {"type": "array", "items": _TOKENS, "minItems": 1, "maxItems": MAX_PROMPTS},
+            ]
+        }
+    ),
+]
+Content = Annotated[str, WithJsonSchema({"anyOf": [_TEXT, {"type": "array", "items": _PART}]})]
+
+
+def _wrong(parameter: str, sentence: str) -> RequestRefused:
+    return RequestRefused(sentence, parameter=parameter, code="invalid_value")
 
 
 class StrictModel(BaseModel):
@@ -112,7 +67,7 @@ class ChatMessage(StrictModel):
     """One message; a content of text parts has become one text already."""
 
     role: Literal["system", "developer", "user", "assistant"]
-    content: str
+    content: Content
     name: str | None = None
 
     @model_validator(mode="before")
@@ -136,6 +91,38 @@ def _part_text(part: Any) -> str:
     return part["text"]
 
 
+class TemplateFields(StrictModel):
+    """How a chat becomes a prompt."""
+
+    add_generation_prompt: bool | None = None
+    """Begin the assistant's answer; default true, or false when the final message is continued."""
+    continue_final_message: bool | None = None
+    """Leave the final message open, so that the answer goes on with it."""
+    chat_template: str | None = None
+    """A template in place of the model's; only where the server trusts its clients with one."""
+    chat_template_kwargs: dict[str, Any] | None = None
+
+    @property
+    def begins_answer(self) -> bool:
+        """Tell whether the prompt ends with the beginning of the assistant's message."""
+        if self.add_generation_prompt is None:
+            return not self.continue_final_message
+        return self.add_generation_prompt
+
+    def check_final_message(self, messages: list[ChatMessage]) -> None:
+        """Refuse to continue what cannot be continued; raises RequestRefused."""
+        if not self.continue_final_message:
+            return
+        if self.add_generation_prompt:
+            raise _wrong(
+                "continue_final_message",
+                "continue_final_message leaves the last message open while add_generation_prompt begins a new one; "
+                "set one of them",
+            )
+        if not messages[-1].content.strip():
+            raise _wrong("continue_final_message", "continue_final_message needs a last message that has a text")
+
+
 class SamplingFields(StrictModel):
     """The fields that chat and text completions share; ranges are checked later, all in one place."""
 
@@ -151,12 +138,21 @@ class SamplingFields(StrictModel):
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     logit_bias: dict[str, float] | None = None
+    allowed_token_ids: list[int] | None = None
+    bad_words: list[str] | None = Field(default=None, max_length=MAX_BAD_WORDS)
     seed: int | None = Field(default=None, ge=INT64_MIN, le=INT64_MAX)
-    stop: list[str] | None = None
+    stop: StopStrings = None
     stop_token_ids: list[int] | None = None
     include_stop_str_in_output: bool | None = None
     ignore_eos: bool | None = None
     skip_special_tokens: bool | None = None
+    prompt_logprobs: int | None = None
+    truncate_prompt_tokens: int | None = None
+    """Keep the last tokens of the prompt, so many at most; -1 keeps what the context holds."""
+    echo: bool | None = None
+    return_token_ids: bool | None = None
+    return_tokens_as_token_ids: bool | None = None
+    request_id: str | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     user: str | None = None
@@ -176,52 +172,72 @@ class SamplingFields(StrictModel):
     def _check_fields_together(self) -> Self:
         stops = self.stop or []
         if len(stops) > MAX_STOP_STRINGS:
-            raise RequestRefused(
-                f"stop holds {len(stops)} strings; at most {MAX_STOP_STRINGS} are allowed",
-                parameter="stop",
-                code="invalid_value",
-            )
+            raise _wrong("stop", f"stop holds {len(stops)} strings; at most {MAX_STOP_STRINGS} are allowed")
         if "" in stops:
-            raise RequestRefused(
-                "stop holds an empty string, which would end every text", parameter="stop", code="invalid_value"
+            raise _wrong("stop", "stop holds an empty string, which would end every text")
+        kept = self.truncate_prompt_tokens
+        if kept is not None and kept < 1 and kept != -1:
+            raise _wrong(
+                "truncate_prompt_tokens",
+                f"truncate_prompt_tokens is {kept}; it must be at least 1, or -1 for what the context holds",
             )
-        options = self.stream_options
-        if options is not None and not self.stream:
-            raise RequestRefused("stream_options needs stream: true", parameter="stream_options", code="invalid_value")
-        if options is not None and options.continuous_usage_stats and not options.include_usage:
-            raise RequestRefused(
-                "stream_options.continuous_usage_stats needs include_usage: true",
-                parameter="stream_options.continuous_usage_stats",
-                code="invalid_value",
+        if self.request_id is not None and not is_request_id(self.request_id):
+            raise _wrong(
+                "request_id", f"request_id must be 1 to {MOST_CHARACTERS} visible ASCII characters, such as order-17"
             )
+        self._check_stream_options()
         return self
 
+    def _check_stream_options(self) -> None:
+        options = self.stream_options
+        if options is not None and not self.stream:
+            raise _wrong("stream_options", "stream_options needs stream: true")
+        if options is not None and options.continuous_usage_stats and not options.include_usage:
+            raise _wrong(
+                "stream_options.continuous_usage_stats",
+                "stream_options.continuous_usage_stats needs include_usage: true",
+            )
+        if self.stream and self.prompt_logprobs is not None:
+            raise _wrong("prompt_logprobs", "prompt_logprobs comes with a whole answer only; leave out stream")
 
-class ChatRequest(SamplingFields):
+
+class ChatRequest(TemplateFields, SamplingFields):
     """The body of `/v1/chat/completions`."""
 
     messages: list[ChatMessage] = Field(min_length=1)
     max_completion_tokens: int | None = None
-    add_generation_prompt: bool = True
-    chat_template_kwargs: dict[str, Any] | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+    add_special_tokens: bool | None = None
+    """Put the model's begin token first; default false, because templates write it themselves."""
 
     @model_validator(mode="after")
-    def _check_limits_agree(self) -> Self:
+    def _check_chat(self) -> Self:
         old, new = self.max_tokens, self.max_completion_tokens
         if old is not None and new is not None and old != new:
-            raise RequestRefused(
+            raise _wrong(
+                "max_completion_tokens",
                 f"max_tokens is {old} but max_completion_tokens is {new}; give one of them",
-                parameter="max_completion_tokens",
-                code="invalid_value",
             )
+        if self.top_logprobs and not self.logprobs:
+            raise _wrong("top_logprobs", "top_logprobs needs logprobs: true")
+        if self.echo and self.messages[-1].role != "assistant":
+            raise _wrong("echo", "echo repeats the last message in front of the answer, so it must be an assistant's")
+        self.check_final_message(self.messages)
         return self
 
 
 class CompletionRequest(SamplingFields):
     """The body of `/v1/completions`; `prompt` has become a list of texts or token lists already."""
 
-    prompt: list[str] | list[list[int]]
+    prompt: Prompt
+    logprobs: int | None = None
     add_special_tokens: bool = True
+
+    @property
+    def is_prompt_only(self) -> bool:
+        """Tell whether the prompt alone is asked back, with no token generated."""
+        return bool(self.echo) and self.max_tokens == 0
 
     @model_validator(mode="before")
     @classmethod
@@ -229,6 +245,12 @@ class CompletionRequest(SamplingFields):
         if not isinstance(data, dict) or "prompt" not in data:
             return data
         return {**data, "prompt": _prompt_list(data["prompt"])}
+
+    @model_validator(mode="after")
+    def _check_logprobs(self) -> Self:
+        if self.logprobs is not None and not 0 <= self.logprobs <= MAX_COMPLETION_LOGPROBS:
+            raise _wrong("logprobs", f"logprobs is {self.logprobs}; it must be from 0 to {MAX_COMPLETION_LOGPROBS}")
+        return self
 
 
 def _is_token(value: Any) -> bool:
@@ -246,11 +268,7 @@ def _prompt_list(prompt: Any) -> list[Any]:
         are_token_lists = all(isinstance(item, list) and item and all(map(_is_token, item)) for item in prompt)
         if are_texts or are_token_lists:
             if len(prompt) > MAX_PROMPTS:
-                raise RequestRefused(
-                    f"prompt holds {len(prompt)} prompts; at most {MAX_PROMPTS} are allowed",
-                    parameter="prompt",
-                    code="invalid_value",
-                )
+                raise _wrong("prompt", f"prompt holds {len(prompt)} prompts; at most {MAX_PROMPTS} are allowed")
             return prompt
     raise RequestRefused(
         "prompt must be a string, a list of strings, a list of token ids or a list of lists of token ids, none empty",
@@ -259,7 +277,7 @@ def _prompt_list(prompt: Any) -> list[Any]:
     )
 
 
-class TokenizeRequest(StrictModel):
+class TokenizeRequest(TemplateFields):
     """The body of `/tokenize`: a text or a chat."""
 
     model: str | None = None
@@ -267,14 +285,14 @@ class TokenizeRequest(StrictModel):
     messages: list[ChatMessage] | None = Field(default=None, min_length=1)
     add_special_tokens: bool | None = None
     """Default: true for a text, false for a chat, whose template writes them itself."""
-    add_generation_prompt: bool = True
-    chat_template_kwargs: dict[str, Any] | None = None
     return_token_strs: bool | None = None
 
     @model_validator(mode="after")
     def _check_one_input(self) -> Self:
         if (self.prompt is None) == (self.messages is None):
-            raise RequestRefused("give either prompt or messages", parameter="prompt", code="invalid_value")
+            raise _wrong("prompt", "give either prompt or messages")
+        if self.messages is not None:
+            self.check_final_message(self.messages)
         return self
 
 
@@ -283,53 +301,3 @@ class DetokenizeRequest(StrictModel):
 
     model: str | None = None
     tokens: list[int]
-
-
-RequestModel = TypeVar("RequestModel", bound=StrictModel)
-
-
-def parse_request(kind: type[RequestModel], body: bytes) -> RequestModel:
-    """Read a request body; raises RequestRefused that names the field that is wrong."""
-    try:
-        data = pydantic_core.from_json(body, allow_inf_nan=False)
-    except ValueError as error:
-        raise RequestRefused(f"the body is no valid JSON: {error}", code="invalid_json") from error
-    if not isinstance(data, dict):
-        raise RequestRefused("the body must be a JSON object", code="invalid_json")
-    data = _drop_switched_off(data, UNSUPPORTED, "")
-    # OpenAI's clients send null for "not given"
-    data = {name: value for name, value in data.items() if value is not None or name not in kind.model_fields}
-    messages = data.get("messages")
-    if isinstance(messages, list):
-        data["messages"] = [
-            _drop_switched_off(message, UNSUPPORTED_IN_MESSAGE, f"messages[{index}].")
-            if isinstance(message, dict)
-            else message
-            for index, message in enumerate(messages)
-        ]
-    try:
-        return kind.model_validate(data)
-    except ValidationError as error:
-        raise _refusal(error) from error
-
-
-def _refusal(error: ValidationError) -> RequestRefused:
-    first = error.errors(include_url=False)[0]
-    field = ""
-    for part in first["loc"]:
-        if isinstance(part, int):
-            field += f"[{part}]"
-        elif not part.startswith(("list[", "function-")):
-            field += f".{part}" if field else part
-    match first["type"]:
-        case "extra_forbidden":
-            return RequestRefused(f"unknown field {field}", parameter=field, code="unknown_parameter")
-        case "missing":
-            return RequestRefused(f"{field} is required", parameter=field, code="missing_required_parameter")
-        case "value_error":
-            return RequestRefused(f"{field}: {first['ctx']['error']}", parameter=field, code="invalid_value")
-        case _:
-            reason = first["msg"].replace("Input should", "it should")
-            shown = repr(first["input"])
-            got = f", not {shown}" if len(shown) <= 60 else ""
-            return RequestRefused(f"{field}: {reason}{got}", parameter=field, code="invalid_value")

@@ -14,6 +14,7 @@ from pagefleet.engine.server.body import read_request
 from pagefleet.engine.server.disconnect import ClientDisconnected
 from pagefleet.engine.server.errors import RETRY_LOADING_S, handle_error, unavailable, unknown_model
 from pagefleet.engine.server.gate import Gate
+from pagefleet.engine.server.openapi import openapi_document
 from pagefleet.engine.server.protocol import DetokenizeRequest, TokenizeRequest
 from pagefleet.engine.server.serving import Serving
 from pagefleet.engine.server.state import ServerState
@@ -92,10 +93,7 @@ def _add_tokens(app: FastAPI, state: ServerState) -> None:
         serving.check_model(fields.model)
         if fields.messages is not None:
             tokens = await serving.encode_chat(
-                fields.messages,
-                add_generation_prompt=fields.add_generation_prompt,
-                template_arguments=fields.chat_template_kwargs or {},
-                add_special_tokens=bool(fields.add_special_tokens),
+                fields.messages, fields, add_special_tokens=bool(fields.add_special_tokens)
             )
         else:
             (tokens,) = await serving.encode(
@@ -123,6 +121,18 @@ def _add_service(app: FastAPI, state: ServerState) -> None:
     @app.get("/health")
     async def health() -> Response:
         return Response(status_code=200 if state.is_ready else 503)
+
+    @app.get("/ping")
+    async def ping() -> Response:
+        return Response(status_code=200 if state.is_ready else 503)
+
+    @app.get("/load")
+    async def load() -> JSONResponse:
+        return JSONResponse({"server_load": state.requests_in_flight})
+
+    @app.get("/openapi.json")
+    async def openapi() -> JSONResponse:
+        return JSONResponse(openapi_document(state.version))
 
     @app.get("/version")
     async def version() -> JSONResponse:

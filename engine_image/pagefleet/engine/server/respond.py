@@ -1,79 +1,19 @@
-"""Answer with running sequences, as one JSON body or as a stream; chat and completions differ only in their shapes."""
+"""Answer with running sequences, as one JSON body or as a stream."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from pagefleet.engine.errors import EngineError
 from pagefleet.engine.metrics import EngineMetrics
 from pagefleet.engine.server.errors import as_http_error
-from pagefleet.engine.server.generate import Delta, Generation
+from pagefleet.engine.server.generate import Generation
 from pagefleet.engine.server.protocol import SamplingFields
+from pagefleet.engine.server.shapes import Shape
 from pagefleet.engine.server.streaming import DONE, event
-
-
-class Shape(Protocol):
-    """How one endpoint writes its choices."""
-
-    object_name: str
-    chunk_object_name: str
-
-    def choice(self, index: int, text: str) -> dict[str, Any]:
-        """Return a whole choice without its end."""
-
-    def first_chunk_choice(self, index: int) -> dict[str, Any] | None:
-        """Return the choice of the chunk before any text; None when there is no such chunk."""
-
-    def chunk_choice(self, index: int, text: str) -> dict[str, Any]:
-        """Return the choice of a chunk with text."""
-
-
-class ChatShape:
-    """OpenAI's chat completion objects."""
-
-    object_name = "chat.completion"
-    chunk_object_name = "chat.completion.chunk"
-
-    def choice(self, index: int, text: str) -> dict[str, Any]:
-        """Return a whole message."""
-        return {"index": index, "message": {"role": "assistant", "content": text, "refusal": None}, "logprobs": None}
-
-    def first_chunk_choice(self, index: int) -> dict[str, Any] | None:
-        """Return the role, which only the first chunk carries."""
-        return _open({"index": index, "delta": {"role": "assistant", "content": ""}, "logprobs": None})
-
-    def chunk_choice(self, index: int, text: str) -> dict[str, Any]:
-        """Return a piece of the message."""
-        return {"index": index, "delta": {"content": text}, "logprobs": None}
-
-
-class CompletionShape:
-    """OpenAI's text completion objects."""
-
-    object_name = "text_completion"
-    chunk_object_name = "text_completion"
-
-    def choice(self, index: int, text: str) -> dict[str, Any]:
-        """Return a whole text."""
-        return {"index": index, "text": text, "logprobs": None}
-
-    def first_chunk_choice(self, index: int) -> dict[str, Any] | None:  # noqa: ARG002 - the protocol's signature
-        """Return nothing: texts have no role to begin with."""
-        return None
-
-    def chunk_choice(self, index: int, text: str) -> dict[str, Any]:
-        """Return a piece of the text."""
-        return {"index": index, "text": text, "logprobs": None}
-
-
-def _open(choice: dict[str, Any]) -> dict[str, Any]:
-    return {**choice, "finish_reason": None}
-
-
-def _ended(choice: dict[str, Any], delta: Delta) -> dict[str, Any]:
-    return {**choice, "finish_reason": delta.finish_reason, "stop_reason": delta.stop_reason}
+from pagefleet.engine.server.text_reader import Delta, join
 
 
 def usage_of(generations: Sequence[Generation]) -> dict[str, Any]:
@@ -108,14 +48,13 @@ class Answer:
         """Run all sequences to their ends and return the response body; raises EngineError."""
         choices: list[dict[str, Any]] = []
         for index, generation in enumerate(self.generations):
-            texts: list[str] = []
-            async for delta in generation.deltas():
-                texts.append(delta.text)
-            choices.append(_ended(self.shape.choice(index, "".join(texts)), delta))
+            delta = join([delta async for delta in generation.deltas()])
+            choices.append(self.shape.choice(index, delta, generation))
         return {
             **self._head(self.shape.object_name),
             "choices": choices,
             "usage": usage_of(self.generations),
+            **self.shape.head(self.generations[0]),
         }
 
     async def events(self, fields: SamplingFields) -> AsyncGenerator[bytes, None]:
@@ -127,8 +66,8 @@ class Answer:
         wants_usage = options is not None and bool(options.include_usage)
         wants_running_usage = options is not None and bool(options.continuous_usage_stats)
 
-        def chunk(choice: dict[str, Any]) -> bytes:
-            data = {**self._head(self.shape.chunk_object_name), "choices": [choice]}
+        def chunk(choice: dict[str, Any], head: dict[str, Any]) -> bytes:
+            data = {**self._head(self.shape.chunk_object_name), "choices": [choice], **head}
             if wants_usage:
                 data["usage"] = usage_of(self.generations) if wants_running_usage else None
             return event(data)
@@ -147,17 +86,19 @@ class Answer:
             yield event({**head, "choices": [], "usage": usage_of(self.generations)})
         yield DONE
 
-    async def _chunks(self, chunk: Callable[[dict[str, Any]], bytes]) -> AsyncGenerator[bytes, None]:
+    async def _chunks(self, chunk: Callable[[dict[str, Any], dict[str, Any]], bytes]) -> AsyncGenerator[bytes, None]:
         has_begun: set[int] = set()
         async with aclosing(_merge(self.generations)) as merged:
             async for index, delta in merged:
-                if index not in has_begun:
-                    # With the first token and not before, so that a client's time to first chunk means something.
-                    has_begun.add(index)
-                    if (first := self.shape.first_chunk_choice(index)) is not None:
-                        yield chunk(first)
-                choice = self.shape.chunk_choice(index, delta.text)
-                yield chunk(_open(choice) if delta.finish_reason is None else _ended(choice, delta))
+                generation = self.generations[index]
+                is_first = index not in has_begun
+                head = self.shape.head(generation) if is_first else {}
+                # With the first token and not before, so that a client's time to first chunk means something.
+                if is_first and (opening := self.shape.opening(index)) is not None:
+                    yield chunk(opening, head)
+                    head = {}
+                has_begun.add(index)
+                yield chunk(self.shape.chunk_choice(index, delta, generation, is_first=is_first), head)
 
     def _head(self, object_name: str) -> dict[str, Any]:
         return {"id": self.request_id, "object": object_name, "created": self.created, "model": self.model_name}

@@ -6,22 +6,38 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from pagefleet.engine.core_client import CoreClient
 from pagefleet.engine.errors import EngineError, QueueFull, RequestRefused
 from pagefleet.engine.messages import CoreReady
 from pagefleet.engine.metrics import EngineMetrics
-from pagefleet.engine.sampling_params import SamplingParameters, check_sampling_parameters
+from pagefleet.engine.sampling_params import SamplingParameters
 from pagefleet.engine.server.errors import unknown_model
-from pagefleet.engine.server.generate import Generation, OutputOptions
-from pagefleet.engine.server.protocol import ChatMessage, SamplingFields
+from pagefleet.engine.server.generate import Generation
+from pagefleet.engine.server.protocol import ChatMessage, SamplingFields, TemplateFields
+from pagefleet.engine.server.sampling import bad_word_tokens, sampling_parameters
+from pagefleet.engine.server.text_reader import OutputOptions, TextReader
 from pagefleet.engine.tokenizer import Tokenizer
 
 INLINE_CHARACTERS = 2000
 """Shorter texts encode in about half a millisecond, little more than a thread costs."""
 
 Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueueTerms:
+    """How a request waits, and with whom it shares cached prompts."""
+
+    arrival_s: float
+    priority: int = 0
+    cache_salt: str | None = None
+
+    @classmethod
+    def of(cls, fields: SamplingFields, *, arrival_s: float) -> "QueueTerms":
+        """Read the terms from a request."""
+        return cls(arrival_s=arrival_s, priority=fields.priority or 0, cache_salt=fields.cache_salt)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +53,8 @@ class Serving:
     """Unix time at which the model was loaded."""
     seeds: random.Random
     """Seeds for requests that bring none: the engine's seed makes a whole run reproducible."""
+    trusts_chat_templates: bool = False
+    """Requests may bring their own chat template."""
 
     def check_model(self, asked: str | None) -> None:
         """Refuse a model that is not served here; raises HttpError 404."""
@@ -52,20 +70,24 @@ class Serving:
         return await _run_sized(work, characters=sum(map(len, texts)))
 
     async def encode_chat(
-        self,
-        messages: Sequence[ChatMessage],
-        *,
-        add_generation_prompt: bool,
-        template_arguments: dict[str, Any],
-        add_special_tokens: bool,
+        self, messages: Sequence[ChatMessage], template: TemplateFields, *, add_special_tokens: bool
     ) -> list[int]:
         """Render and encode a chat; raises RequestRefused. Templates write the special tokens themselves."""
+        if template.chat_template is not None and not self.trusts_chat_templates:
+            raise RequestRefused(
+                "chat_template is a program, and this server runs none that a request brings; leave it out, or start "
+                "the server with --trust-request-chat-template",
+                parameter="chat_template",
+                code="unsupported_parameter",
+            )
 
         def work() -> list[int]:
             text = self.tokenizer.render_chat(
                 [message.to_template() for message in messages],
-                add_generation_prompt=add_generation_prompt,
-                template_arguments=template_arguments,
+                add_generation_prompt=template.begins_answer,
+                continue_final_message=bool(template.continue_final_message),
+                chat_template=template.chat_template,
+                template_arguments=template.chat_template_kwargs or {},
             )
             return self.tokenizer.encode(text, add_special_tokens=add_special_tokens)
 
@@ -73,6 +95,25 @@ class Serving:
         if not prompt:
             raise RequestRefused("the messages make an empty prompt", parameter="messages", code="invalid_value")
         return prompt
+
+    def truncate(self, prompt: list[int], *, most_tokens: int | None, max_tokens: int | None) -> list[int]:
+        """Keep the end of a prompt that is longer than asked; -1 asks for what the context holds beside the output.
+
+        Raises RequestRefused.
+        """
+        if most_tokens is None:
+            return prompt
+        context = self.ready.max_model_len
+        if most_tokens > context:
+            raise RequestRefused(
+                f"truncate_prompt_tokens is {most_tokens}; this model's context is {context} tokens, so at most that "
+                "or -1 works",
+                parameter="truncate_prompt_tokens",
+                code="invalid_value",
+            )
+        room = context - max(1, max_tokens or 1)
+        kept = most_tokens if most_tokens != -1 else max(1, room)
+        return prompt[-kept:]
 
     def check_tokens(self, token_ids: Sequence[int], parameter: str) -> None:
         """Refuse token ids that the model does not have; raises RequestRefused."""
@@ -98,8 +139,36 @@ class Serving:
             return asked
         return room if default is None else min(default, room)
 
-    def sampling(self, fields: SamplingFields, *, max_tokens: int) -> SamplingParameters:
-        """Fill in defaults and check ranges; raises RequestRefused."""
+    async def sampling(
+        self,
+        fields: SamplingFields,
+        *,
+        max_tokens: Sequence[int],
+        logprobs: int | None = None,
+        prompt_logprobs: int | None = None,
+    ) -> list[SamplingParameters]:
+        """Return one request's parameters for each of `max_tokens`; raises RequestRefused."""
+        self._check_scheduling(fields)
+        words = fields.bad_words or []
+        bad_words = await _run_sized(
+            lambda: bad_word_tokens(self.tokenizer, words), characters=sum(len(word) + 20 for word in words)
+        )
+        return [
+            sampling_parameters(
+                fields,
+                vocabulary_size=self.ready.vocabulary_size,
+                eos_token_ids=self.ready.eos_token_ids,
+                max_tokens=most,
+                seed=self.seeds.getrandbits(63),
+                bad_words=bad_words,
+                logprobs=logprobs,
+                prompt_logprobs=prompt_logprobs,
+            )
+            for most in max_tokens
+        ]
+
+    def _check_scheduling(self, fields: SamplingFields) -> None:
+        """Refuse what the engine was not started for; raises RequestRefused."""
         if fields.priority and self.ready.scheduling_policy != "priority":
             raise RequestRefused(
                 f"priority is {fields.priority}, but this engine serves by arrival; leave it out, or start the engine "
@@ -114,58 +183,25 @@ class Serving:
                 parameter="n",
                 code="invalid_value",
             )
-        top_k = 0 if fields.top_k is None or fields.top_k == -1 else fields.top_k  # -1 is vLLM's "off"
-        parameters = SamplingParameters(
-            max_tokens=max_tokens,
-            n=fields.n or 1,
-            min_tokens=fields.min_tokens or 0,
-            temperature=_or_default(fields.temperature, 1.0),
-            top_k=min(top_k, self.ready.vocabulary_size),
-            top_p=_or_default(fields.top_p, 1.0),
-            min_p=_or_default(fields.min_p, 0.0),
-            repetition_penalty=_or_default(fields.repetition_penalty, 1.0),
-            presence_penalty=_or_default(fields.presence_penalty, 0.0),
-            frequency_penalty=_or_default(fields.frequency_penalty, 0.0),
-            logit_bias=_token_biases(fields.logit_bias or {}),
-            seed=self.seeds.getrandbits(63) if fields.seed is None else fields.seed,
-            stop_token_ids=tuple(fields.stop_token_ids or ()),
-            ignore_eos=bool(fields.ignore_eos),
-        )
-        check_sampling_parameters(parameters, vocabulary_size=self.ready.vocabulary_size)
-        return parameters
 
     async def start(
         self,
-        request_id: str,
         prompts: Sequence[list[int]],
         sampling: Sequence[SamplingParameters],
         options: OutputOptions,
-        *,
-        arrival_s: float,
-        cache_salt: str | None = None,
-        priority: int | None = None,
+        terms: QueueTerms,
     ) -> list[Generation]:
         """Submit one request per prompt and return their choices in order; if one is refused, none runs on.
 
         Raises RequestRefused, QueueFull or EngineDead. Cancelling the call aborts what was submitted.
         """
+        name = uuid.uuid4().hex  # never the client's own id, which it may use twice at once
         # Tasks of this group are awaited here whatever happens, so no sequence is left behind.
         started: list[Generation] = []
         try:
             async with asyncio.TaskGroup() as group:
                 tasks = [
-                    group.create_task(
-                        self._start_one(
-                            f"{request_id}-{index}",
-                            prompt,
-                            parameters,
-                            options,
-                            arrival_s,
-                            cache_salt,
-                            priority,
-                            started,
-                        )
-                    )
+                    group.create_task(self._start_one(f"{name}-{index}", prompt, parameters, options, terms, started))
                     for index, (prompt, parameters) in enumerate(zip(prompts, sampling, strict=True))
                 ]
         except BaseException as error:
@@ -183,14 +219,16 @@ class Serving:
         prompt: list[int],
         sampling: SamplingParameters,
         options: OutputOptions,
-        arrival_s: float,
-        cache_salt: str | None,
-        priority: int | None,
+        terms: QueueTerms,
         started: list[Generation],
     ) -> list[Generation]:
+        readers = await _run_sized(
+            lambda: [TextReader(self.tokenizer, prompt, options) for _ in range(sampling.n)],
+            characters=4 * len(prompt) * sampling.n if options.echo_prompt else 0,
+        )
         try:
             streams = await self.client.submit(
-                request_id, prompt, sampling, cache_salt=cache_salt, priority=priority or 0
+                request_id, prompt, sampling, cache_salt=terms.cache_salt, priority=terms.priority
             )
         except QueueFull as error:
             self.metrics.increment("admission_rejections", labels=(error.reason,))
@@ -198,10 +236,10 @@ class Serving:
         except RequestRefused:
             self.metrics.increment("admission_rejections", labels=("too_long",))
             raise
-        records = self.metrics.start_request(arrival_s=arrival_s, prompt_tokens=len(prompt), choices=len(streams))
+        records = self.metrics.start_request(arrival_s=terms.arrival_s, prompt_tokens=len(prompt), choices=len(streams))
         generations = [
-            Generation(stream, prompt, sampling, options, tokenizer=self.tokenizer, record=record)
-            for stream, record in zip(streams, records, strict=True)
+            Generation(stream, prompt, reader, record=record)
+            for stream, reader, record in zip(streams, readers, records, strict=True)
         ]
         started += generations
         return generations
@@ -212,30 +250,9 @@ async def _run_sized(work: Callable[[], Result], *, characters: int) -> Result:
     return work() if characters <= INLINE_CHARACTERS else await asyncio.to_thread(work)
 
 
-def new_id(prefix: str) -> str:
-    """Make a request id."""
-    return f"{prefix}-{uuid.uuid4().hex}"
-
-
 def unix_time() -> int:
     """Return the whole seconds that OpenAI's `created` fields hold."""
     return int(time.time())
-
-
-def _or_default(value: float | None, default: float) -> float:
-    return default if value is None else value
-
-
-def _token_biases(biases: dict[str, float]) -> dict[int, float]:
-    """Read JSON's text keys as token ids; raises RequestRefused."""
-    wrong = next((key for key in biases if not (key.isascii() and key.isdigit() and len(key) < 19)), None)
-    if wrong is not None:
-        raise RequestRefused(
-            f'logit_bias has the key {wrong!r}; keys are token ids such as "50256"',
-            parameter="logit_bias",
-            code="invalid_value",
-        )
-    return {int(key): bias for key, bias in biases.items()}
 
 
 def _too_long(max_model_len: int, prompt_tokens: int, max_tokens: int | None, parameter: str) -> RequestRefused:
