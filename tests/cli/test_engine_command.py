@@ -15,9 +15,13 @@ from pagefleet.engine.config import EngineConfig, ServerConfig
 WITHOUT_FLAG = {"stall_timeout_s"}  # a probe's constant
 
 
+WITH_UNIT = {"drain_timeout": "drain_timeout_s", "batching_timeout": "batching_timeout_s"}
+"""Settings that name the unit, which their flags leave to the help."""
+
+
 def test_every_setting_has_a_flag_with_the_same_default() -> None:
     flags = {
-        name.replace("drain_timeout", "drain_timeout_s"): parameter.default
+        WITH_UNIT.get(name, name): parameter.default
         for name, parameter in inspect.signature(engine_command.serve).parameters.items()
     }
     flags["api_keys"] = flags.pop("api_key") or ()  # a flag that repeats is a list, or nothing

@@ -175,7 +175,11 @@ def test_the_files_are_followed(folder: Path, start: Any) -> None:
     ("behaviour", "extra", "sentence"),
     [
         ({"refuses": "The weights do not fit."}, "", "chat cannot answer: The weights do not fit. (log: "),
-        ({}, ", engine: {batching: static}", "chat cannot answer: spec.engine.batching is static, and "),
+        (
+            {},
+            ", engine: {weights: {quantization: int8}}",
+            "chat cannot answer: spec.engine.weights.quantization is",
+        ),
         ({}, ", replicas: 0", "chat cannot answer: spec.replicas is 0; write replicas: 1."),
     ],
 )

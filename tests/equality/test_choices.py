@@ -17,7 +17,7 @@ PROMPTS = [[7], list(range(20, 35)), list(range(40, 56)), list(range(60, 97))]
 
 def sampling(**fields: Any) -> SamplingParameters:
     return SamplingParameters(
-        max_tokens=20, temperature=3.0, ignore_eos=True, frequency_penalty=0.5, **{"seed": 11, **fields}
+        max_tokens=20, temperature=2.0, ignore_eos=True, frequency_penalty=0.5, **{"seed": 11, **fields}
     )
 
 

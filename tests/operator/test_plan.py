@@ -17,6 +17,9 @@ from tests.operator.builders import NOW, SETTINGS, applied, find, make_plan, pod
 GPU: dict[str, Any] = {"accelerator": {"resource": "nvidia.com/gpu"}}
 NO_GPU = "0/2 nodes are available: 2 Insufficient nvidia.com/gpu."
 
+QUANTIZED = {"weights": {"quantization": "int8"}}
+"""What this engine cannot do."""
+
 
 def condition(status: InferenceServiceStatus, kind: str) -> Condition:
     found = find_condition(status.conditions, kind)
@@ -135,7 +138,10 @@ def test_a_new_operator_keeps_the_pods_and_reports_drift_until_the_user_adopts()
 @pytest.mark.parametrize(
     ("fields", "sentence"),
     [
-        ({"engine": {"batching": "static"}}, "spec.engine.batching is static, and .*; write continuous."),
+        (
+            {"engine": QUANTIZED},
+            "spec.engine.weights.quantization is int8, and .*; write none.",
+        ),
         ({"uri": "file:///models/chat"}, r"a pod may land on a node without that file; write pvc://claim/models/chat"),
         (
             {"template": {"spec": {"containers": [{"image": "x"}]}}},
@@ -157,7 +163,7 @@ def test_what_cannot_be_served_makes_no_pod_and_says_why(fields: dict[str, Any],
 
 def test_a_refused_change_keeps_what_serves() -> None:
     one, first, seen = settled(service(replicas=2))
-    refused = service(replicas=3, engine={"batching": "static"}, generation=2).model_copy(update={"status": one.status})
+    refused = service(replicas=3, engine=QUANTIZED, generation=2).model_copy(update={"status": one.status})
     result = make_plan(refused, seen)
     assert find(result, "ReplicaSet").body["spec"]["replicas"] == 3
     assert find(result, "ReplicaSet").name == find(first, "ReplicaSet").name

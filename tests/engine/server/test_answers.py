@@ -6,6 +6,8 @@ import httpx
 import pytest
 from openai import AsyncOpenAI, OpenAI
 
+from tests.engine.server.conformance import covers
+
 GREEDY: dict[str, Any] = {"model": "tiny", "temperature": 0}
 MESSAGES: Any = [{"role": "user", "content": "hello there"}]
 
@@ -57,6 +59,7 @@ async def test_a_chat_stream_says_what_the_body_says(async_client: AsyncOpenAI) 
     assert last.usage == whole.usage
 
 
+@covers("sampling.cache_salt")
 def test_cached_prompt_tokens_are_told_in_body_and_stream(client: OpenAI) -> None:
     def ask(salt: str, **fields: Any) -> Any:
         extra = {"ignore_eos": True, "cache_salt": salt}

@@ -6,6 +6,7 @@ from typing import Any
 import httpx
 from openai import OpenAI
 
+from tests.engine.server.conformance import covers
 from tests.support.engine_server import EngineServer
 
 FIELDS: dict[str, Any] = {"model": "tiny", "prompt": list(range(5, 45)), "max_tokens": 9, "temperature": 1.5}
@@ -13,6 +14,7 @@ EXTRA = {"ignore_eos": True}
 MESSAGES: Any = [{"role": "user", "content": "hello there"}]
 
 
+@covers("sampling.n")
 def test_choices_equal_requests_with_their_seeds(client: OpenAI) -> None:
     many = client.completions.create(n=3, seed=20, extra_body=EXTRA, **FIELDS)
     single = [client.completions.create(seed=20 + index, extra_body=EXTRA, **FIELDS) for index in range(3)]
@@ -64,6 +66,7 @@ def test_a_stop_string_ends_one_choice_alone(client: OpenAI, engine: EngineServe
     engine.wait_capacity(in_flight=0, running=0, blocks_active=0)
 
 
+@covers("sampling.priority")
 def test_a_priority_needs_an_engine_that_ranks_by_it(http: httpx.Client) -> None:
     answer = http.post("/v1/completions", json={"prompt": "x", "max_tokens": 1, "priority": 3})
     assert answer.status_code == 400

@@ -87,7 +87,7 @@ def test_an_unsupported_field_is_refused_by_name_unless_it_asks_for_nothing(name
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("n", 2), ("n", True), ("logprobs", True), ("logprobs", 6), ("top_logprobs", 3), ("echo", 1), ("best_of", 3)],
+    [("n", 0), ("n", True), ("logprobs", True), ("logprobs", 6), ("top_logprobs", 3), ("echo", 1), ("best_of", 3)],
 )
 def test_values_near_the_off_ones_are_refused(name: str, value: Any) -> None:
     assert refusal(CompletionRequest, {"prompt": "x", name: value}).parameter == name
