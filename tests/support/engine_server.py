@@ -86,7 +86,7 @@ class EngineServer:
         report: dict[str, Any] = httpx.get(f"{self.admin_url}/capacity").json()
         return report
 
-    def wait_capacity(self, timeout_s: float = 10.0, **expected: Any) -> dict[str, Any]:
+    def wait_capacity(self, timeout_s: float = 30.0, **expected: Any) -> dict[str, Any]:
         """Wait until `/capacity` holds these values and return it."""
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:

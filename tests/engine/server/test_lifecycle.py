@@ -129,6 +129,8 @@ def test_a_dead_core_ends_everything_soon(tiny_model: Path) -> None:
         live: list[int] = []
         watching = threading.Thread(target=lambda: watch_liveness(server, live))
         watching.start()
+        while not live:
+            time.sleep(0.01)
         began_s = time.monotonic()
         os.kill(server.core_process_id(), signal.SIGKILL)
 

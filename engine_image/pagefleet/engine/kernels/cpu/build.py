@@ -6,6 +6,7 @@ compiles every level into FOLDER, where no compiler is needed any more.
 
 import hashlib
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -89,6 +90,10 @@ def _cache_folder() -> Path:
 
 def main(folder: Path) -> None:
     """Compile all levels into `folder`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if platform.machine() not in ("x86_64", "AMD64"):
+        sys.stderr.write(f"no CPU kernels are made on {platform.machine()}: the engine computes with torch there\n")
+        return
     compiler = find_compiler()
     if compiler is None:
         raise BuildFailed("no C compiler is on the path: install gcc, or set CC")
