@@ -22,6 +22,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Tokens in one KV block: 16 wastes half a block, 8 tokens, per sequence on average."""
     enable_prefix_caching: bool = True
     """Keep the blocks of finished requests and share them between prompts that begin alike."""
+    kv_events_endpoint: str | None = None
+    """ZeroMQ address on which the core publishes what the prefix cache holds; None publishes nothing."""
     gpu_memory_utilization: float = 0.9
     """Share of the device's memory (on CPU: of the cgroup's or the machine's) that the whole engine may use."""
     kv_cache_memory_bytes: int | None = None

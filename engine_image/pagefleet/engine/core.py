@@ -6,6 +6,7 @@ from pagefleet.engine import machine, messages
 from pagefleet.engine.blocks import BlockManager
 from pagefleet.engine.errors import QueueFull, RequestRefused
 from pagefleet.engine.kernels.interface import PagedAttention
+from pagefleet.engine.prefix_cache import CacheEvent
 from pagefleet.engine.runner import Runner
 from pagefleet.engine.scheduled_step import ScheduledStep
 from pagefleet.engine.scheduler import Scheduler
@@ -23,12 +24,14 @@ class EngineCore:
         limits: SchedulerLimits,
         runner: Runner,
         attention: PagedAttention,
+        keeps_cache_events: bool = False,
     ) -> None:
         self.info = info
         self._blocks = BlockManager(
             blocks_total=info.blocks_total,
             block_size=info.block_size,
             has_prefix_cache=info.enable_prefix_caching,
+            keeps_events=keeps_cache_events,
         )
         self.scheduler = Scheduler(limits, self._blocks, frozenset(info.eos_token_ids))
         self._runner = runner
@@ -105,6 +108,14 @@ class EngineCore:
                 reuse_gaps_s=residency.reuse_gaps_s,
             ),
         )
+
+    def take_cache_events(self) -> list[CacheEvent]:
+        """Return what happened to the prefix cache since the last call; nothing unless the core keeps events."""
+        return self._blocks.cache.take_events()
+
+    def cache_snapshot(self) -> list[CacheEvent]:
+        """Return the events that describe the whole prefix cache."""
+        return self._blocks.cache.snapshot()
 
     def reset_prefix_cache(self) -> None:
         """Forget what is cached; sequences that run keep what they share."""

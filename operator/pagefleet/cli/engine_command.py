@@ -69,6 +69,13 @@ def serve(
     enable_prefix_caching: Annotated[
         bool, typer.Option(help="Share the KV blocks of prompts that begin alike, also with finished requests.")
     ] = True,
+    kv_events_endpoint: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="ZeroMQ address, such as tcp://*:5557, that tells routers what the prefix cache holds; default none.",
+        ),
+    ] = None,
     gpu_memory_utilization: Annotated[
         float, typer.Option(help="Share of the device's memory that the whole engine may use, 0 to 1.")
     ] = 0.9,
@@ -139,6 +146,7 @@ def serve(
         kv_cache_dtype=kv_cache_dtype,
         block_size=block_size,
         enable_prefix_caching=enable_prefix_caching,
+        kv_events_endpoint=kv_events_endpoint,
         gpu_memory_utilization=gpu_memory_utilization,
         kv_cache_memory_bytes=kv_cache_memory_bytes,
         max_model_len=max_model_len,
