@@ -15,11 +15,11 @@ WITHOUT_FLAG = {"stall_timeout_s"}  # a probe's constant
 
 
 def test_every_setting_has_a_flag_with_the_same_default() -> None:
-    flags = {
-        name: parameter.default for name, parameter in inspect.signature(engine_command.serve).parameters.items()
-    }
+    flags = {name: parameter.default for name, parameter in inspect.signature(engine_command.serve).parameters.items()}
     settings = {
-        field.name.removesuffix("_s"): field.default if field.default is not msgspec.NODEFAULT else inspect.Parameter.empty
+        field.name.removesuffix("_s"): field.default
+        if field.default is not msgspec.NODEFAULT
+        else inspect.Parameter.empty
         for struct in (EngineConfig, ServerConfig)
         for field in msgspec.structs.fields(struct)
         if field.name not in WITHOUT_FLAG
@@ -43,6 +43,7 @@ def test_every_setting_has_a_flag_with_the_same_default() -> None:
             r"--kv-events-endpoint \*:5557 is not a ZeroMQ address: .* tcp://\*:5557",
         ),
         ({"kv_events_endpoint": "tcp://*:1", "enable_prefix_caching": False}, {}, "--no-enable-prefix-caching"),
+        ({"queue_ttft_target_s": 0.0}, {}, "--queue-ttft-target 0 is not a time in seconds: for example 2"),
         ({"model": ""}, {}, "MODEL is empty"),
         ({}, {"port": 70000}, "--port 70000 is not a port"),
         ({}, {"port": 9000}, "--port and --admin-port are both 9000"),

@@ -48,6 +48,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Requests that may wait before new ones get 503."""
     max_num_queued_tokens: int | None = None
     """Prompt tokens that may wait before new requests get 503; None sets no limit."""
+    queue_ttft_target_s: float | None = None
+    """New requests get 503 when, at the measured rate, what waits takes longer than this; None sets no limit."""
     seed: int = 0
     """Seeds requests that bring no seed of their own, and random weights."""
     device: str = "auto"

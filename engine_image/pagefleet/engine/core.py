@@ -92,6 +92,7 @@ class EngineCore:
         self._steps_total += 1
         self._step_time_s = now_s - started_s
         self._step_tokens = step.tokens
+        self.scheduler.prefill_rate.observe(step.prefill_tokens, self._step_time_s, leaves_prompts=step.leaves_prompts)
         outputs = [
             _output(sequence, now_s)
             for entry in step.entries

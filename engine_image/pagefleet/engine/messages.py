@@ -110,7 +110,7 @@ class Refused(Message, frozen=True, kw_only=True):
     request_id: str
     message: str
     reason: str
-    """`too_long`, `queue_requests` or `queue_tokens`."""
+    """`too_long`, `queue_requests`, `queue_tokens` or `queue_ttft`."""
     retry_after_s: int | None = None
 
 

@@ -20,6 +20,7 @@ from typing import Literal, get_args
 from pagefleet.engine.batching_policies import batching_policy
 from pagefleet.engine.blocks import BlockManager, IntegrityError
 from pagefleet.engine.capacity_policies import capacity_policy
+from pagefleet.engine.prefill_rate import PrefillRate
 from pagefleet.engine.prefix_cache import extend_hashes, root_hash
 from pagefleet.engine.scheduled_step import ScheduledSequence, ScheduledStep
 from pagefleet.engine.scheduler_limits import SchedulerLimits, refuse_unfittable, refuse_when_full
@@ -47,6 +48,8 @@ class Scheduler:
         self.prefix_hit_tokens_total = 0
         self.waiting_by_reason: dict[WaitingReason, int] = dict.fromkeys(WAITING_REASONS, 0)
         """How many sequences the latest step left waiting, and for what."""
+        self.prefill_rate = PrefillRate()
+        """Whoever runs the steps tells it how long they take."""
         self._capacity = capacity_policy(limits.capacity_policy)
         self._batching = batching_policy(limits.batching, most=limits.max_num_seqs, timeout_s=limits.batching_timeout_s)
         self._eos_token_ids = eos_token_ids
@@ -90,7 +93,13 @@ class Scheduler:
     def add(self, sequence: Sequence) -> None:
         """Queue a new sequence; raises RequestRefused when it can never fit, QueueFull when too many wait."""
         refuse_unfittable(sequence, self.limits, self.blocks, self._capacity)
-        refuse_when_full(sequence, self.limits, requests=self.queue_depth, tokens=self.tokens_queued)
+        refuse_when_full(
+            sequence,
+            self.limits,
+            requests=self.queue_depth,
+            tokens=self.tokens_queued,
+            tokens_per_s=self.prefill_rate.tokens_per_s,
+        )
         self._arrivals += 1
         priority = sequence.priority if self.limits.scheduling_policy == "priority" else 0
         sequence.rank = (priority, self._arrivals, 0)
@@ -135,10 +144,13 @@ class Scheduler:
         if reason is not None:
             self.waiting_by_reason[reason] = len(self._waiting) - self.waiting_by_reason["shared_prefix"]
         self._capacity.after_step(has_preempted=bool(step.preempted))
+        step.leaves_prompts = bool(self._waiting)
         for entry in step.entries:
             entry.sequence.computed_tokens += entry.tokens
+            step.prefill_tokens += entry.tokens if entry.tokens > 1 else 0
             if not entry.samples:
                 entry.sequence.capped_steps += 1
+                step.leaves_prompts = True
             if entry.samples and entry.sequence.choices_to_fork:
                 self._fork_choices(entry)
         step.blocks_to_zero = self.blocks.take_blocks_to_zero()

@@ -113,6 +113,12 @@ def serve(
     max_num_queued_tokens: Annotated[
         int | None, typer.Option(help="Prompt tokens that may wait before new requests get 503; default no limit.")
     ] = None,
+    queue_ttft_target: Annotated[
+        float | None,
+        typer.Option(
+            help="Seconds to a first token; when the prompts that wait take longer, new requests get 503; default none."
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Seed of requests that bring none.")] = 0,
     api_key: Annotated[
         str | None, typer.Option(envvar="PAGEFLEET_API_KEY", help="Key that /v1 requires as a bearer token.")
@@ -159,6 +165,7 @@ def serve(
         capacity_policy=capacity_policy,
         max_num_queued_reqs=max_num_queued_reqs,
         max_num_queued_tokens=max_num_queued_tokens,
+        queue_ttft_target_s=queue_ttft_target,
         seed=seed,
         device=device,
         attention_backend=attention_backend,
