@@ -87,7 +87,7 @@ class EngineCore:
             return messages.StepOutputs(outputs=[], state=self.state())
         self._prepare_blocks(step)
         sampled = self._runner.execute(step, self._blocks.table)
-        self.scheduler.finish_step(step, sampled)
+        finished = self.scheduler.finish_step(step, sampled)
         now_s = time.monotonic()
         self._steps_total += 1
         self._step_time_s = now_s - started_s
@@ -97,8 +97,9 @@ class EngineCore:
             _output(sequence, now_s)
             for entry in step.entries
             for sequence in entry.sequences
-            if sequence.sequence_id in sampled or sequence.finish_reason == "error"
+            if sequence.beams is None and (sequence.sequence_id in sampled or sequence.finish_reason == "error")
         ]
+        outputs += [_output(sequence, now_s) for sequence in finished if sequence.beams is not None]
         residency = self._blocks.cache.take_residency()
         return messages.StepOutputs(
             outputs=outputs,
@@ -158,11 +159,12 @@ class EngineCore:
 
 def _output(sequence: Sequence, now_s: float) -> messages.RequestOutput:
     is_failed = sequence.finish_reason == "error"
-    is_first = sequence.output_tokens == 1 and sequence.first_scheduled_s is not None
+    new_tokens = sequence.output_tokens if sequence.beams is not None else 1  # of a beam all are known at its end
+    is_first = sequence.output_tokens == new_tokens and sequence.first_scheduled_s is not None
     return messages.RequestOutput(
         request_id=sequence.request_id,
         index=sequence.index,
-        new_token_ids=[] if is_failed else sequence.token_ids[-1:],
+        new_token_ids=[] if is_failed else sequence.token_ids[-new_tokens:],
         finish_reason=sequence.finish_reason,
         stop_token_id=sequence.stop_token_id,
         queue_time_s=sequence.first_scheduled_s - sequence.arrival_s

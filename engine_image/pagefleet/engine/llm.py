@@ -9,7 +9,7 @@ from pagefleet.engine.core import EngineCore
 from pagefleet.engine.errors import RequestRefused
 from pagefleet.engine.kernels.interface import PagedAttention
 from pagefleet.engine.messages import AddRequest, Refused
-from pagefleet.engine.sampling_params import SamplingParameters
+from pagefleet.engine.sampling_params import SamplingParameters, check_sampling_parameters
 from pagefleet.engine.stages import StageClock
 from pagefleet.engine.startup import start_engine
 
@@ -33,14 +33,19 @@ class LLM:
     def generate(
         self, prompts: SequenceOf[list[int]], sampling: SamplingParameters | SequenceOf[SamplingParameters]
     ) -> list[Generation]:
-        """Return `n` generations per prompt of token ids, in order; raises RequestRefused when one can never fit."""
+        """Return `n` generations, or `beam_width` with the best first, per prompt of token ids, in order.
+
+        Raises RequestRefused when one can never fit or asks for what has no meaning.
+        """
         parameters = [sampling] * len(prompts) if isinstance(sampling, SamplingParameters) else list(sampling)
+        for each in parameters:
+            check_sampling_parameters(each, vocabulary_size=self.core.info.vocabulary_size)
         for index, (prompt, each) in enumerate(zip(prompts, parameters, strict=True)):
             answer = self.core.add(AddRequest(request_id=str(index), prompt_token_ids=prompt, sampling=each))
             if isinstance(answer, Refused):
                 self.core.abort([str(done) for done in range(index)])
                 raise RequestRefused(answer.message, parameter="prompt", code=answer.reason)
-        choices = [(str(index), choice) for index, each in enumerate(parameters) for choice in range(each.n)]
+        choices = [(str(index), choice) for index, each in enumerate(parameters) for choice in range(each.choices)]
         tokens: dict[tuple[str, int], list[int]] = {choice: [] for choice in choices}
         ends: dict[tuple[str, int], tuple[str, int]] = {}
         while self.core.has_work():

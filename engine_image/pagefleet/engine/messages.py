@@ -19,7 +19,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class AddRequest(Message, frozen=True, kw_only=True):
-    """Ask for `sampling.n` choices of one prompt."""
+    """Ask for `sampling.choices` choices of one prompt."""
 
     request_id: str
     prompt_token_ids: list[int]

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
+from pagefleet.engine.beam_candidates import propose_continuations
 from pagefleet.engine.kernels.interface import AttentionBatch, PagedAttention
 from pagefleet.engine.models.interface import Model
 from pagefleet.engine.sampler import sample
@@ -50,7 +51,9 @@ class Runner:
             return failed
         rows = torch.tensor([row for row, _ in sampling], device=self._device)
         sequences = [sequence for _, sequence in sampling]
-        tokens = sample(self._model.logits(hidden[rows]), sequences, self._eos_token_ids)
+        logits = self._model.logits(hidden[rows])
+        propose_continuations(logits, sequences)
+        tokens = sample(logits, sequences, self._eos_token_ids)
         return {sequence.sequence_id: token for sequence, token in zip(sequences, tokens, strict=True)} | failed
 
     def _batch(self, step: ScheduledStep, table_of: Callable[[str], list[int]]) -> tuple[torch.Tensor, AttentionBatch]:

@@ -1,6 +1,7 @@
 """How one sequence chooses its tokens and when it stops."""
 
 import math
+from typing import Literal
 
 import msgspec
 
@@ -46,11 +47,24 @@ class SamplingParameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     """Extra token ids that end the sequence."""
     ignore_eos: bool = False
     """Go on after the model's end tokens."""
+    use_beam_search: bool = False
+    """Look for the likeliest outputs instead of drawing them; `beam_width` of them come, best first, at the end."""
+    beam_width: int = 1
+    """Beams, and outputs, of a beam search."""
+    length_penalty: float = 1.0
+    """Outputs of a beam search score sum(log p) / length ** length_penalty: above 0 prefers long ones."""
+    early_stopping: bool | Literal["never"] = False
+    """End a beam search at `beam_width` outputs (True), when better ones are unlikely (False) or impossible."""
+
+    @property
+    def choices(self) -> int:
+        """Return how many outputs the request gets."""
+        return self.beam_width if self.use_beam_search else self.n
 
     @property
     def is_greedy(self) -> bool:
         """Tell whether the most likely token is always taken."""
-        return self.temperature < GREEDY_TEMPERATURE
+        return self.temperature < GREEDY_TEMPERATURE or self.use_beam_search
 
     @property
     def needs_token_counts(self) -> bool:
@@ -79,6 +93,8 @@ def check_sampling_parameters(parameters: SamplingParameters, *, vocabulary_size
     for name, value, is_valid, allowed in checks:
         if not is_valid:
             raise RequestRefused(f"{name} is {value}; it must be {allowed}", parameter=name, code="invalid_value")
+    if p.use_beam_search:
+        _check_beam_search(p)
     for token_id, bias in p.logit_bias.items():
         if not 0 <= token_id < vocabulary_size:
             raise RequestRefused(
@@ -99,3 +115,19 @@ def check_sampling_parameters(parameters: SamplingParameters, *, vocabulary_size
                 parameter="stop_token_ids",
                 code="invalid_value",
             )
+
+
+def _check_beam_search(p: SamplingParameters) -> None:
+    """Refuse what a beam search does not look at, whatever the value asks for."""
+    checks = (
+        ("beam_width", p.beam_width, p.beam_width >= 1, "at least 1"),
+        ("length_penalty", p.length_penalty, math.isfinite(p.length_penalty), "a finite number, such as 1.0"),
+        ("n", p.n, p.n == 1, "1 with use_beam_search, which returns beam_width outputs"),
+        ("repetition_penalty", p.repetition_penalty, p.repetition_penalty == 1, "1 with use_beam_search"),
+        ("presence_penalty", p.presence_penalty, p.presence_penalty == 0, "0 with use_beam_search"),
+        ("frequency_penalty", p.frequency_penalty, p.frequency_penalty == 0, "0 with use_beam_search"),
+        ("logit_bias", p.logit_bias, not p.logit_bias, "empty with use_beam_search"),
+    )
+    for name, value, is_valid, allowed in checks:
+        if not is_valid:
+            raise RequestRefused(f"{name} is {value}; it must be {allowed}", parameter=name, code="invalid_value")

@@ -68,11 +68,12 @@ def refuse_unfittable(
         raise RequestRefused(
             "the prompt is empty, so there is nothing to continue", parameter="prompt", code="invalid_value"
         )
-    if sequence.sampling.n > limits.max_num_seqs:
+    choices, name = sequence.sampling.choices, "beam_width" if sequence.sampling.use_beam_search else "n"
+    if choices > limits.max_num_seqs:
         raise RequestRefused(
-            f"n is {sequence.sampling.n}, this engine runs {limits.max_num_seqs} sequences at once: "
-            f"use n of at most {limits.max_num_seqs}",
-            parameter="n",
+            f"{name} is {choices}, this engine runs {limits.max_num_seqs} sequences at once: "
+            f"use {name} of at most {limits.max_num_seqs}",
+            parameter=name,
             code="invalid_value",
         )
     most = sequence.most_tokens
@@ -82,9 +83,9 @@ def refuse_unfittable(
         needed = blocks.blocks_for(most) + len(sequence.choices_to_fork) * max(1, own)
         if most <= capacity and needed > blocks.blocks_total:
             raise RequestRefused(
-                f"n {sequence.sampling.n} with max_tokens {sequence.sampling.max_tokens} needs {needed} KV blocks, "
-                f"this engine has {blocks.blocks_total} and reserves all: use a smaller n or max_tokens",
-                parameter="n",
+                f"{name} {choices} with max_tokens {sequence.sampling.max_tokens} needs {needed} KV blocks, "
+                f"this engine has {blocks.blocks_total} and reserves all: use a smaller {name} or max_tokens",
+                parameter=name,
                 code="context_length_exceeded",
             )
     if most > capacity:
