@@ -15,18 +15,13 @@ from pagefleet.engine.config import EngineConfig, ServerConfig
 WITHOUT_FLAG = {"stall_timeout_s"}  # a probe's constant
 
 
-WITH_UNIT = {"drain_timeout": "drain_timeout_s", "batching_timeout": "batching_timeout_s"}
-"""Settings that name the unit, which their flags leave to the help."""
-
-
 def test_every_setting_has_a_flag_with_the_same_default() -> None:
-    flags = {
-        WITH_UNIT.get(name, name): parameter.default
-        for name, parameter in inspect.signature(engine_command.serve).parameters.items()
-    }
+    flags = {name: parameter.default for name, parameter in inspect.signature(engine_command.serve).parameters.items()}
     flags["api_keys"] = flags.pop("api_key") or ()  # a flag that repeats is a list, or nothing
     settings = {
-        field.name: field.default if field.default is not msgspec.NODEFAULT else inspect.Parameter.empty
+        field.name.removesuffix("_s"): field.default
+        if field.default is not msgspec.NODEFAULT
+        else inspect.Parameter.empty
         for struct in (EngineConfig, ServerConfig)
         for field in msgspec.structs.fields(struct)
         if field.name not in WITHOUT_FLAG
@@ -44,6 +39,13 @@ def test_every_setting_has_a_flag_with_the_same_default() -> None:
         ({"max_model_len": -5}, {}, "--max-model-len -5 is too small"),
         ({"threads": 0}, {}, "--threads 0 is too small"),
         ({"seed": 2**63}, {}, "--seed 9223372036854775808 does not fit"),
+        (
+            {"kv_events_endpoint": "*:5557"},
+            {},
+            r"--kv-events-endpoint \*:5557 is not a ZeroMQ address: .* tcp://\*:5557",
+        ),
+        ({"kv_events_endpoint": "tcp://*:1", "enable_prefix_caching": False}, {}, "--no-enable-prefix-caching"),
+        ({"queue_ttft_target_s": 0.0}, {}, "--queue-ttft-target 0 is not a time in seconds: for example 2"),
         ({"model": ""}, {}, "MODEL is empty"),
         ({}, {"port": 70000}, "--port 70000 is not a port"),
         ({}, {"port": 9000}, "--port and --admin-port are both 9000"),

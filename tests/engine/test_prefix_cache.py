@@ -73,7 +73,7 @@ def test_events_tell_everything_in_order() -> None:
     cache.remove(3, 1.0)
     cache.remove(3, 1.0)
     cache.clear()
-    assert cache.take_events() == [BlockStored(first, root, TOKENS), BlockRemoved(first), AllCleared()]
+    assert cache.take_events() == [BlockStored(first, root, TOKENS, len(TOKENS)), BlockRemoved(first), AllCleared()]
     assert cache.take_events() == []
 
 

@@ -22,6 +22,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Tokens in one KV block: 16 wastes half a block, 8 tokens, per sequence on average."""
     enable_prefix_caching: bool = True
     """Keep the blocks of finished requests and share them between prompts that begin alike."""
+    kv_events_endpoint: str | None = None
+    """ZeroMQ address on which the core publishes what the prefix cache holds; None publishes nothing."""
     gpu_memory_utilization: float = 0.9
     """Share of the device's memory (on CPU: of the cgroup's or the machine's) that the whole engine may use."""
     kv_cache_memory_bytes: int | None = None
@@ -46,6 +48,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Requests that may wait before new ones get 503."""
     max_num_queued_tokens: int | None = None
     """Prompt tokens that may wait before new requests get 503; None sets no limit."""
+    queue_ttft_target_s: float | None = None
+    """New requests get 503 when, at the measured rate, what waits takes longer than this; None sets no limit."""
     seed: int = 0
     """Seeds requests that bring no seed of their own, and random weights."""
     device: str = "auto"

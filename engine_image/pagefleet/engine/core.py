@@ -6,6 +6,7 @@ from pagefleet.engine import machine, messages
 from pagefleet.engine.blocks import BlockManager
 from pagefleet.engine.errors import QueueFull, RequestRefused
 from pagefleet.engine.kernels.interface import PagedAttention
+from pagefleet.engine.prefix_cache import CacheEvent
 from pagefleet.engine.runner import Runner
 from pagefleet.engine.scheduled_step import ScheduledStep
 from pagefleet.engine.scheduler import Scheduler
@@ -23,12 +24,14 @@ class EngineCore:
         limits: SchedulerLimits,
         runner: Runner,
         attention: PagedAttention,
+        keeps_cache_events: bool = False,
     ) -> None:
         self.info = info
         self._blocks = BlockManager(
             blocks_total=info.blocks_total,
             block_size=info.block_size,
             has_prefix_cache=info.enable_prefix_caching,
+            keeps_events=keeps_cache_events,
         )
         self.scheduler = Scheduler(limits, self._blocks, frozenset(info.eos_token_ids))
         self._runner = runner
@@ -84,17 +87,19 @@ class EngineCore:
             return messages.StepOutputs(outputs=[], state=self.state())
         self._prepare_blocks(step)
         sampled = self._runner.execute(step, self._blocks.table)
-        self.scheduler.finish_step(step, sampled)
+        finished = self.scheduler.finish_step(step, sampled)
         now_s = time.monotonic()
         self._steps_total += 1
         self._step_time_s = now_s - started_s
         self._step_tokens = step.tokens
+        self.scheduler.prefill_rate.observe(step.prefill_tokens, self._step_time_s, leaves_prompts=step.leaves_prompts)
         outputs = [
             _output(sequence, now_s)
             for entry in step.entries
             for sequence in entry.sequences
-            if sequence.sequence_id in sampled or sequence.finish_reason == "error"
+            if sequence.beams is None and (sequence.sequence_id in sampled or sequence.finish_reason == "error")
         ]
+        outputs += [_output(sequence, now_s) for sequence in finished if sequence.beams is not None]
         residency = self._blocks.cache.take_residency()
         return messages.StepOutputs(
             outputs=outputs,
@@ -105,6 +110,14 @@ class EngineCore:
                 reuse_gaps_s=residency.reuse_gaps_s,
             ),
         )
+
+    def take_cache_events(self) -> list[CacheEvent]:
+        """Return what happened to the prefix cache since the last call; nothing unless the core keeps events."""
+        return self._blocks.cache.take_events()
+
+    def cache_snapshot(self) -> list[CacheEvent]:
+        """Return the events that describe the whole prefix cache."""
+        return self._blocks.cache.snapshot()
 
     def reset_prefix_cache(self) -> None:
         """Forget what is cached; sequences that run keep what they share."""
@@ -146,11 +159,12 @@ class EngineCore:
 
 def _output(sequence: Sequence, now_s: float) -> messages.RequestOutput:
     is_failed = sequence.finish_reason == "error"
-    is_first = sequence.output_tokens == 1 and sequence.first_scheduled_s is not None
+    new_tokens = sequence.output_tokens if sequence.beams is not None else 1  # of a beam all are known at its end
+    is_first = sequence.output_tokens == new_tokens and sequence.first_scheduled_s is not None
     return messages.RequestOutput(
         request_id=sequence.request_id,
         index=sequence.index,
-        new_token_ids=[] if is_failed else sequence.token_ids[-1:],
+        new_token_ids=[] if is_failed else sequence.token_ids[-new_tokens:],
         finish_reason=sequence.finish_reason,
         stop_token_id=sequence.stop_token_id,
         queue_time_s=sequence.first_scheduled_s - sequence.arrival_s

@@ -189,7 +189,7 @@ class CoreClient:
             raise EngineDead(str(self.failure))
         if not self._streams:
             self._last_progress_s = time.monotonic()
-        streams = [RequestStream(self, request_id, index) for index in range(sampling.n)]
+        streams = [RequestStream(self, request_id, index) for index in range(sampling.choices)]
         self._streams[request_id] = {stream.index: stream for stream in streams}
         try:
             self._send(

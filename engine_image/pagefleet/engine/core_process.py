@@ -15,6 +15,7 @@ from pagefleet.engine import messages
 from pagefleet.engine.config import EngineConfig
 from pagefleet.engine.core import EngineCore
 from pagefleet.engine.errors import StartupError
+from pagefleet.engine.kv_events import KvEventPublisher
 from pagefleet.engine.stages import StageClock
 
 IDLE_REPORT_MS = 1000
@@ -39,6 +40,11 @@ class CoreProcess:
             socket.connect(f"ipc://{folder}/{name}")
         self._replies.setsockopt(zmq.LINGER, 1000)
         self._context = context
+        self._events: KvEventPublisher | None = None
+
+    def publish_events(self, endpoint: str) -> None:
+        """Tell routers what the prefix cache holds, from now on; raises StartupError when the address is not free."""
+        self._events = KvEventPublisher(self._context, endpoint)
 
     def send(self, message: messages.FromCore) -> None:
         """Send one message; never blocks."""
@@ -47,6 +53,8 @@ class CoreProcess:
     def serve(self, core: EngineCore) -> None:
         """Step while there is work, listen while there is none; returns when told to, or when the parent is gone."""
         while os.getppid() == self._parent:
+            if self._events is not None:
+                self._events.publish(core.take_cache_events(), core.cache_snapshot)
             if not core.has_work():
                 self.send(messages.StepOutputs(outputs=[], state=core.state()))
                 self._requests.poll(IDLE_REPORT_MS)
@@ -84,6 +92,8 @@ def main() -> int:
     config = msgspec.json.decode(sys.stdin.buffer.read(), type=EngineConfig)
     clock = StageClock(process.send)
     try:
+        if config.kv_events_endpoint is not None:
+            process.publish_events(config.kv_events_endpoint)
         with clock.stage("import"):
             from pagefleet.engine.startup import start_engine  # torch: seconds in which the sockets already stand
         core = start_engine(config, clock)

@@ -69,7 +69,9 @@ class LLM:
         prompts: SequenceOf[str] | SequenceOf[list[int]],
         sampling: SamplingParameters | SequenceOf[SamplingParameters] | None = None,
     ) -> list[Generation]:
-        """Return `n` generations per prompt, text or token ids, in order; without parameters 16 tokens are sampled.
+        """Return `n` generations per prompt (or `beam_width`, the best first), text or token ids, in order.
+
+        Without parameters 16 tokens are sampled.
 
         Raises RequestRefused when a prompt can never fit or a parameter has no meaning.
         """
@@ -81,7 +83,7 @@ class LLM:
             for prompt in prompts
         ]
         self._add_all(token_prompts, parameters)
-        choices = [(index, choice) for index, each in enumerate(parameters) for choice in range(each.n)]
+        choices = [(index, choice) for index, each in enumerate(parameters) for choice in range(each.choices)]
         generations = {choice: Generation() for choice in choices}
         self._run(generations)
         for index, choice in choices:

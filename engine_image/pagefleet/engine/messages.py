@@ -20,7 +20,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class AddRequest(Message, frozen=True, kw_only=True):
-    """Ask for `sampling.n` choices of one prompt."""
+    """Ask for `sampling.choices` choices of one prompt."""
 
     request_id: str
     prompt_token_ids: list[int]
@@ -111,7 +111,7 @@ class Refused(Message, frozen=True, kw_only=True):
     request_id: str
     message: str
     reason: str
-    """`too_long`, `queue_requests` or `queue_tokens`."""
+    """`too_long`, `queue_requests`, `queue_tokens` or `queue_ttft`."""
     retry_after_s: int | None = None
 
 

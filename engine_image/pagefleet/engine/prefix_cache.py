@@ -12,6 +12,8 @@ import struct
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
 
+import msgspec
+
 SEED = b"pagefleet-kv-1\0"
 
 
@@ -31,24 +33,23 @@ def extend_hashes(hashes: list[bytes], token_ids: list[int], block_size: int) ->
         hashes.append(block_hash(hashes[-1], token_ids[end - block_size : end]))
 
 
-@dataclass(frozen=True, slots=True)
-class BlockStored:
+class BlockStored(msgspec.Struct, frozen=True, tag=True):
     """Say that a block can be hit from now on."""
 
     block_hash: bytes
     parent_hash: bytes
+    """Of the block before it, or the root's."""
     token_ids: list[int]
+    block_size: int
 
 
-@dataclass(frozen=True, slots=True)
-class BlockRemoved:
+class BlockRemoved(msgspec.Struct, frozen=True, tag=True):
     """Say that a block can be hit no more."""
 
     block_hash: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class AllCleared:
+class AllCleared(msgspec.Struct, frozen=True, tag=True):
     """Say that no block can be hit."""
 
 
@@ -107,7 +108,7 @@ class PrefixCache:
         self._entries[block] = _Entry(block_hash, parent_hash, token_ids, now_s, now_s)
         self._blocks[block_hash] = block
         if self._keeps_events:
-            self._events.append(BlockStored(block_hash, parent_hash, token_ids))
+            self._events.append(BlockStored(block_hash, parent_hash, token_ids, len(token_ids)))
 
     def remove(self, block: int, now_s: float) -> None:
         """Let a block be found no more; does nothing when it is not here."""
@@ -142,6 +143,14 @@ class PrefixCache:
         """Return what happened since the last call, in order."""
         taken, self._events = self._events, []
         return taken
+
+    def snapshot(self) -> list[CacheEvent]:
+        """Return the events that describe all that can be hit to someone who knows nothing, or something wrong."""
+        stored = [
+            BlockStored(entry.block_hash, entry.parent_hash, entry.token_ids, len(entry.token_ids))
+            for entry in self._entries.values()
+        ]
+        return [AllCleared(), *stored]
 
     def take_residency(self) -> Residency:
         """Return what was observed since the last call."""

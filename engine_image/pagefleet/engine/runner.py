@@ -5,6 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
+from pagefleet.engine.beam_candidates import propose_continuations
 from pagefleet.engine.kernels.interface import AttentionBatch, PagedAttention
 from pagefleet.engine.models.interface import Model
 from pagefleet.engine.sampler import sample
@@ -56,6 +57,7 @@ class Runner:
         sequences = [sequence for _, sequence in sampling]
         logits = self._model.logits(hidden[rows])
         scores = SampledScores(logits, sequences)
+        propose_continuations(logits, sequences)
         tokens = sample(logits, sequences, self._eos_token_ids)
         scores.record(tokens)
         return {sequence.sequence_id: token for sequence, token in zip(sequences, tokens, strict=True)} | failed

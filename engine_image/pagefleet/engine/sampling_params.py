@@ -1,7 +1,9 @@
 """How one sequence chooses its tokens and when it stops."""
 
+import math
 from collections.abc import Collection, Iterable
 from itertools import chain
+from typing import Literal
 
 import msgspec
 
@@ -64,11 +66,24 @@ class SamplingParameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     """Likeliest tokens reported with each output token's own log-probability; None reports nothing."""
     prompt_logprobs: int | None = None
     """The same for the prompt's tokens from the second on."""
+    use_beam_search: bool = False
+    """Look for the likeliest outputs instead of drawing them; `beam_width` of them come, best first, at the end."""
+    beam_width: int = 1
+    """Beams, and outputs, of a beam search."""
+    length_penalty: float = 1.0
+    """Outputs of a beam search score sum(log p) / length ** length_penalty: above 0 prefers long ones."""
+    early_stopping: bool | Literal["never"] = False
+    """End a beam search at `beam_width` outputs (True), when better ones are unlikely (False) or impossible."""
+
+    @property
+    def choices(self) -> int:
+        """Return how many outputs the request gets."""
+        return self.beam_width if self.use_beam_search else self.n
 
     @property
     def is_greedy(self) -> bool:
         """Tell whether the most likely token is always taken."""
-        return self.temperature < GREEDY_TEMPERATURE
+        return self.temperature < GREEDY_TEMPERATURE or self.use_beam_search
 
     @property
     def needs_token_counts(self) -> bool:
@@ -123,6 +138,8 @@ def _check_ranges(p: SamplingParameters) -> None:
     for name, value, is_valid, allowed in checks:
         if not is_valid:
             raise _refused(name, f"{name} is {value}; it must be {allowed}")
+    if p.use_beam_search:
+        _check_beam_search(p)
     for token_id, bias in p.logit_bias.items():
         if not -MAX_LOGIT_BIAS <= bias <= MAX_LOGIT_BIAS:
             raise _refused("logit_bias", f"logit_bias for token {token_id} is {bias}; it must be from -100 to 100")
@@ -164,6 +181,26 @@ def _check_choice_remains(p: SamplingParameters, vocabulary_size: int, eos_token
             f"{name} leaves no token to choose: one that is no bad word, and with min_tokens no stop token, must be "
             "allowed",
         )
+
+
+def _check_beam_search(p: SamplingParameters) -> None:
+    """Refuse what a beam search does not look at, whatever the value asks for."""
+    checks = (
+        ("beam_width", p.beam_width, p.beam_width >= 1, "at least 1"),
+        ("length_penalty", p.length_penalty, math.isfinite(p.length_penalty), "a finite number, such as 1.0"),
+        ("n", p.n, p.n == 1, "1 with use_beam_search, which returns beam_width outputs"),
+        ("repetition_penalty", p.repetition_penalty, p.repetition_penalty == 1, "1 with use_beam_search"),
+        ("presence_penalty", p.presence_penalty, p.presence_penalty == 0, "0 with use_beam_search"),
+        ("frequency_penalty", p.frequency_penalty, p.frequency_penalty == 0, "0 with use_beam_search"),
+        ("logit_bias", p.logit_bias, not p.logit_bias, "empty with use_beam_search"),
+        ("allowed_token_ids", p.allowed_token_ids, p.allowed_token_ids is None, "left out with use_beam_search"),
+        ("bad_words", p.bad_words, not p.bad_words, "empty with use_beam_search"),
+        ("logprobs", p.logprobs, p.logprobs is None, "left out with use_beam_search"),
+        ("prompt_logprobs", p.prompt_logprobs, p.prompt_logprobs is None, "left out with use_beam_search"),
+    )
+    for name, value, is_valid, allowed in checks:
+        if not is_valid:
+            raise _refused(name, f"{name} is {value}; it must be {allowed}")
 
 
 def _refused(parameter: str, sentence: str) -> RequestRefused:

@@ -36,6 +36,10 @@ class ScheduledStep:
     copies: dict[str, BlockCopy] = field(default_factory=dict)
     """By sequence."""
     blocks_to_zero: list[int] = field(default_factory=list)
+    prefill_tokens: int = 0
+    """Of its tokens, those of prompts and of what preemption made compute again."""
+    leaves_prompts: bool = False
+    """More of them wait or are left for later steps."""
 
     @property
     def tokens(self) -> int:

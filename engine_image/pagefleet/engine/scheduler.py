@@ -18,8 +18,11 @@ Pure: no clock, no I/O. The algorithm is vLLM V1's, with the admission rule of i
 from typing import Literal, get_args
 
 from pagefleet.engine.batching_policies import batching_policy
+from pagefleet.engine.beam_moves import BeamMoves, end_beam
+from pagefleet.engine.beams import BeamSearch
 from pagefleet.engine.blocks import BlockManager, IntegrityError
 from pagefleet.engine.capacity_policies import capacity_policy
+from pagefleet.engine.prefill_rate import PrefillRate
 from pagefleet.engine.prefix_cache import extend_hashes, root_hash
 from pagefleet.engine.scheduled_step import ScheduledSequence, ScheduledStep
 from pagefleet.engine.scheduler_limits import SchedulerLimits, refuse_unfittable, refuse_when_full
@@ -47,11 +50,14 @@ class Scheduler:
         self.prefix_hit_tokens_total = 0
         self.waiting_by_reason: dict[WaitingReason, int] = dict.fromkeys(WAITING_REASONS, 0)
         """How many sequences the latest step left waiting, and for what."""
+        self.prefill_rate = PrefillRate()
+        """Whoever runs the steps tells it how long they take."""
         self._capacity = capacity_policy(limits.capacity_policy)
         self._batching = batching_policy(limits.batching, most=limits.max_num_seqs, timeout_s=limits.batching_timeout_s)
         self._eos_token_ids = eos_token_ids
         self._waiting = WaitingQueue()
         self._running: dict[str, Sequence] = {}
+        self._beam_moves = BeamMoves(self._running, self._waiting, blocks, self._batching, limits.max_num_seqs)
         self._live: dict[str, dict[str, Sequence]] = {}  # by request, then by sequence
         self._arrivals = 0
 
@@ -90,10 +96,18 @@ class Scheduler:
     def add(self, sequence: Sequence) -> None:
         """Queue a new sequence; raises RequestRefused when it can never fit, QueueFull when too many wait."""
         refuse_unfittable(sequence, self.limits, self.blocks, self._capacity)
-        refuse_when_full(sequence, self.limits, requests=self.queue_depth, tokens=self.tokens_queued)
+        refuse_when_full(
+            sequence,
+            self.limits,
+            requests=self.queue_depth,
+            tokens=self.tokens_queued,
+            tokens_per_s=self.prefill_rate.tokens_per_s,
+        )
         self._arrivals += 1
         priority = sequence.priority if self.limits.scheduling_policy == "priority" else 0
         sequence.rank = (priority, self._arrivals, 0)
+        if sequence.sampling.use_beam_search:
+            sequence.beams = BeamSearch.begin(sequence.sampling, self._eos_token_ids)
         self._waiting.add(sequence)
         self._live[sequence.request_id] = {sequence.sequence_id: sequence}
 
@@ -105,6 +119,11 @@ class Scheduler:
     def abort_choice(self, request_id: str, index: int) -> None:
         """End one choice of a request; does nothing when it is not there."""
         for sequence in list(self._live.get(request_id, {}).values()):
+            if sequence.beams is not None:
+                sequence.beams.unwanted.add(index)  # the search needs all its beams
+                if len(sequence.beams.unwanted) == sequence.beams.width:
+                    self.abort(request_id)
+                return
             if index in sequence.choices_to_fork:
                 sequence.choices_to_fork.remove(index)
             elif sequence.index == index:
@@ -132,13 +151,20 @@ class Scheduler:
         reason: WaitingReason | None = "blocks"
         if self._waiting and not step.preempted:
             reason = self._admit(step, budget, live, now_s)
+            while not step.entries and any(sequence.is_parked for sequence in self._running.values()):
+                # Beams that wait for one another hold what the others need: what they have computed is known.
+                self._preempt(max(self._running.values(), key=by_rank), step)
+                reason = self._admit(step, budget, live, now_s)
         if reason is not None:
             self.waiting_by_reason[reason] = len(self._waiting) - self.waiting_by_reason["shared_prefix"]
         self._capacity.after_step(has_preempted=bool(step.preempted))
+        step.leaves_prompts = bool(self._waiting)
         for entry in step.entries:
             entry.sequence.computed_tokens += entry.tokens
+            step.prefill_tokens += entry.tokens if entry.tokens > 1 else 0
             if not entry.samples:
                 entry.sequence.capped_steps += 1
+                step.leaves_prompts = True
             if entry.samples and entry.sequence.choices_to_fork:
                 self._fork_choices(entry)
         step.blocks_to_zero = self.blocks.take_blocks_to_zero()
@@ -159,12 +185,19 @@ class Scheduler:
                     self._fail(entry, sequence)
                 if sequence.is_dropped and not sequence.choices_to_fork:
                     sequence.finish_reason = "abort"
-                elif token_id is not None:
+                elif token_id is not None and sequence.beams is None:
                     sequence.append(token_id, self._eos_token_ids)
             for sequence in entry.sequences:
                 if sequence.finish_reason is not None:
                     self._forget(sequence)
                     finished.append(sequence)
+        searches = {
+            entry.sequence.request_id: entry.sequence.beams
+            for entry in step.entries
+            if entry.sequence.beams is not None
+        }
+        for request_id, beams in searches.items():
+            finished += self._advance_beams(request_id, beams)
         return finished
 
     def check_integrity(self) -> None:
@@ -214,10 +247,22 @@ class Scheduler:
         """End a sequence that cannot go on, and the choices that were to begin as its forks."""
         self.blocks.taint(sequence.sequence_id)
         sequence.finish_reason = "error"
+        if sequence.beams is not None:
+            sequence.beams.has_failed = True
         if sequence.choices_to_fork:
             self._fork_choices(entry)
             for child in entry.siblings:
                 child.finish_reason = "error"
+
+    def _advance_beams(self, request_id: str, beams: BeamSearch) -> list[Sequence]:
+        """Let a search's beams go on once all know their next tokens; returns them when it is over."""
+        sequences = {sequence.index: sequence for sequence in self._live.get(request_id, {}).values()}
+        if not beams.has_failed and (not beams.is_ready or self._beam_moves.advance(sequences, beams)):
+            return []
+        for sequence in sequences.values():
+            self._forget(sequence)
+            end_beam(sequence, beams)
+        return [sequence for _, sequence in sorted(sequences.items())]
 
     def _in_turn(self) -> list[Sequence]:
         """Return the running sequences: decodes first, then prefills by rank."""
@@ -261,7 +306,9 @@ class Scheduler:
             oldest_age_s=now_s - first.arrival_s if first else 0.0,
         )
         for sequence in list(self._waiting):
-            if places == 0:
+            if sequence.is_parked:
+                continue
+            if places <= 0:
                 return "batch"
             if budget == 0 or self.waiting_by_reason["shared_prefix"] == MOST_SKIPPED:
                 return "tokens"

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
+from pagefleet.engine.beams import BeamSearch
 from pagefleet.engine.logprobs import TokenLogprobs
 from pagefleet.engine.sampling_params import FinishReason, SamplingParameters
 
@@ -32,6 +33,8 @@ class Sequence:
     """Choices that begin as forks of this sequence once its prompt is computed."""
     is_dropped: bool = False
     """Nobody wants this choice any more, but others are still to be forked from it."""
+    beams: BeamSearch | None = None
+    """What it shares with the other beams of its request; None outside of a beam search."""
     cache_salt: str | None = None
     """Cached blocks are shared only between sequences with the same salt."""
     skips_prefix_cache: bool = False
@@ -76,7 +79,7 @@ class Sequence:
             sampling,
             arrival_s,
             priority=priority,
-            choices_to_fork=list(range(1, sampling.n)),
+            choices_to_fork=list(range(1, sampling.choices)),
             cache_salt=cache_salt,
             skips_prefix_cache=sampling.needs_prompt_logits,
         )
@@ -97,6 +100,11 @@ class Sequence:
         return len(self.token_ids) - self.computed_tokens
 
     @property
+    def is_parked(self) -> bool:
+        """Tell whether it is a beam that knows its next tokens and waits for the others to know theirs."""
+        return self.beams is not None and self.index in self.beams.candidates
+
+    @property
     def most_tokens(self) -> int:
         """Return the length that the sequence can reach."""
         return self.prompt_tokens + self.sampling.max_tokens
@@ -110,6 +118,7 @@ class Sequence:
             sampling=replace(self.sampling, seed=self.sampling.seed + index - self.index),
             arrival_s=self.arrival_s,
             index=index,
+            beams=self.beams,
             cache_salt=self.cache_salt,
             skips_prefix_cache=self.skips_prefix_cache,
             block_hashes=list(self.block_hashes),

@@ -111,9 +111,16 @@ def _assemble(config: EngineConfig, info: CoreReady, model: Model, attention: Pa
         capacity_policy=msgspec.convert(config.capacity_policy, CapacityPolicyName),
         max_num_queued_reqs=config.max_num_queued_reqs,
         max_num_queued_tokens=config.max_num_queued_tokens,
+        queue_ttft_target_s=config.queue_ttft_target_s,
     )
     runner = Runner(model, attention, device=attention.shape.device, eos_token_ids=frozenset(info.eos_token_ids))
-    return EngineCore(info=info, limits=limits, runner=runner, attention=attention)
+    return EngineCore(
+        info=info,
+        limits=limits,
+        runner=runner,
+        attention=attention,
+        keeps_cache_events=config.kv_events_endpoint is not None,
+    )
 
 
 def _budget_tokens(config: EngineConfig, device: torch.device) -> int:

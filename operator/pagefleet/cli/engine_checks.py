@@ -46,6 +46,16 @@ def _shares_and_sizes(engine: EngineConfig) -> Iterator[str]:
         )
     if not 0 <= engine.batching_timeout_s < float("inf"):
         yield f"--batching-timeout {engine.batching_timeout_s:g} is not a time in seconds: for example 0.1."
+    if engine.queue_ttft_target_s is not None and not 0 < engine.queue_ttft_target_s < float("inf"):
+        yield f"--queue-ttft-target {engine.queue_ttft_target_s:g} is not a time in seconds: for example 2."
+    if engine.kv_events_endpoint is not None:
+        if not engine.kv_events_endpoint.startswith(("tcp://", "ipc://")):
+            yield (
+                f"--kv-events-endpoint {engine.kv_events_endpoint} is not a ZeroMQ address: "
+                "for example --kv-events-endpoint tcp://*:5557."
+            )
+        if not engine.enable_prefix_caching:
+            yield "--kv-events-endpoint tells what the prefix cache holds: leave out --no-enable-prefix-caching."
     if engine.kv_cache_memory_bytes is not None and engine.kv_cache_memory_bytes <= 0:
         yield "--kv-cache-memory-bytes 0 holds no token: for example --kv-cache-memory-bytes 512Mi."
 

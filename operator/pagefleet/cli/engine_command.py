@@ -69,6 +69,13 @@ def serve(
     enable_prefix_caching: Annotated[
         bool, typer.Option(help="Share the KV blocks of prompts that begin alike, also with finished requests.")
     ] = True,
+    kv_events_endpoint: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="ZeroMQ address, such as tcp://*:5557, that tells routers what the prefix cache holds; default none.",
+        ),
+    ] = None,
     gpu_memory_utilization: Annotated[
         float, typer.Option(help="Share of the device's memory that the whole engine may use, 0 to 1.")
     ] = 0.9,
@@ -105,6 +112,12 @@ def serve(
     max_num_queued_reqs: Annotated[int, typer.Option(help="Requests that may wait before new ones get 503.")] = 1024,
     max_num_queued_tokens: Annotated[
         int | None, typer.Option(help="Prompt tokens that may wait before new requests get 503; default no limit.")
+    ] = None,
+    queue_ttft_target: Annotated[
+        float | None,
+        typer.Option(
+            help="Seconds to a first token; when the prompts that wait take longer, new requests get 503; default none."
+        ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of requests that bring none.")] = 0,
     api_key: Annotated[
@@ -150,6 +163,7 @@ def serve(
         kv_cache_dtype=kv_cache_dtype,
         block_size=block_size,
         enable_prefix_caching=enable_prefix_caching,
+        kv_events_endpoint=kv_events_endpoint,
         gpu_memory_utilization=gpu_memory_utilization,
         kv_cache_memory_bytes=kv_cache_memory_bytes,
         max_model_len=max_model_len,
@@ -162,6 +176,7 @@ def serve(
         capacity_policy=capacity_policy,
         max_num_queued_reqs=max_num_queued_reqs,
         max_num_queued_tokens=max_num_queued_tokens,
+        queue_ttft_target_s=queue_ttft_target,
         seed=seed,
         device=device,
         attention_backend=attention_backend,

@@ -15,6 +15,7 @@ from pagefleet.engine.server.protocol import (
 from pagefleet.engine.server.unsupported import UNSUPPORTED
 from tests.engine.server import (
     test_answers,
+    test_beams,
     test_chat_fields,
     test_choices,
     test_completion_fields,
@@ -33,7 +34,7 @@ MODELS: dict[str, type[BaseModel]] = {
 
 
 def covered() -> set[str]:
-    modules = (test_answers, test_chat_fields, test_choices, test_completion_fields, test_shared_fields)
+    modules = (test_answers, test_beams, test_chat_fields, test_choices, test_completion_fields, test_shared_fields)
     tests = [value for module in modules for name, value in vars(module).items() if name.startswith("test_")]
     return {field for test in tests for field in getattr(test, "covered_fields", ())}
 

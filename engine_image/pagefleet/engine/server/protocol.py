@@ -129,6 +129,12 @@ class SamplingFields(StrictModel):
     model: str | None = None
     max_tokens: int | None = None
     n: int | None = Field(default=None, ge=1)
+    use_beam_search: bool | None = None
+    """Return the `n` likeliest answers that a search of that width finds, best first (vLLM's field)."""
+    length_penalty: float | None = None
+    """Above 0 a beam search prefers long answers (vLLM's field)."""
+    early_stopping: bool | Literal["never"] | None = None
+    """End a beam search at `n` answers (true), when better ones are unlikely (false) or impossible (transformers')."""
     min_tokens: int | None = None
     temperature: float | None = None
     top_p: float | None = None
@@ -186,7 +192,19 @@ class SamplingFields(StrictModel):
                 "request_id", f"request_id must be 1 to {MOST_CHARACTERS} visible ASCII characters, such as order-17"
             )
         self._check_stream_options()
+        self._check_beam_search()
         return self
+
+    def _check_beam_search(self) -> None:
+        for name in ("length_penalty", "early_stopping"):
+            if getattr(self, name) is not None and not self.use_beam_search:
+                raise _wrong(name, f"{name} needs use_beam_search: true")
+        if not self.use_beam_search:
+            return
+        if self.stream:
+            raise _wrong("use_beam_search", "a beam search knows its answers only at its end; leave out stream")
+        if self.stop or self.stop_token_ids:
+            raise _wrong("stop", "a beam search ends at the model's own end tokens; leave out stop and stop_token_ids")
 
     def _check_stream_options(self) -> None:
         options = self.stream_options

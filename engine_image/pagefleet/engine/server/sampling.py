@@ -24,7 +24,11 @@ def sampling_parameters(
     allowed = fields.allowed_token_ids
     parameters = SamplingParameters(
         max_tokens=max_tokens,
-        n=fields.n or 1,
+        n=1 if fields.use_beam_search else fields.n or 1,
+        use_beam_search=bool(fields.use_beam_search),
+        beam_width=(fields.n or 1) if fields.use_beam_search else 1,
+        length_penalty=_or_default(fields.length_penalty, 1.0),
+        early_stopping=fields.early_stopping or False,
         min_tokens=fields.min_tokens or 0,
         temperature=_or_default(fields.temperature, 1.0),
         top_k=min(top_k, vocabulary_size),

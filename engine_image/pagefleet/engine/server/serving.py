@@ -223,8 +223,8 @@ class Serving:
         started: list[Generation],
     ) -> list[Generation]:
         readers = await _run_sized(
-            lambda: [TextReader(self.tokenizer, prompt, options) for _ in range(sampling.n)],
-            characters=4 * len(prompt) * sampling.n if options.echo_prompt else 0,
+            lambda: [TextReader(self.tokenizer, prompt, options) for _ in range(sampling.choices)],
+            characters=4 * len(prompt) * sampling.choices if options.echo_prompt else 0,
         )
         try:
             streams = await self.client.submit(

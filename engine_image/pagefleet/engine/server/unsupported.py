@@ -25,8 +25,6 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "verbosity": OFF,
     "web_search_options": OFF,
     "suffix": OFF,
-    "use_beam_search": (None, False),
-    "length_penalty": (None, 1, 1.0),
     "structured_outputs": OFF,
     "guided_json": OFF,
     "guided_regex": OFF,
