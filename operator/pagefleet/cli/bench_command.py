@@ -1,0 +1,108 @@
+"""`pagefleet bench`: its flags."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from pagefleet.cli.engine_checks import find_mistakes
+from pagefleet.cli.engine_command import ENGINE_MODULES
+from pagefleet.cli.errors import UserMistake, require_extra
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pagefleet.engine.config import EngineConfig
+
+BENCH_MODULES = (*ENGINE_MODULES, "tqdm")
+
+Preset = Annotated[Literal["S", "M", "L"], typer.Option(help="Random model: 16M, 125M or 500M parameters.")]
+Model = Annotated[str, typer.Option(help="Folder or hub id instead of a preset.", show_default=False)]
+Requests = Annotated[int, typer.Option(help="Requests of the workload.")]
+Dtype = Annotated[Literal["auto", "bfloat16", "float32"], typer.Option(help="Compute type of all engines.")]
+Threads = Annotated[int | None, typer.Option(help="CPU threads of all engines; default all cores but one.")]
+BlockSize = Annotated[int, typer.Option(help="Tokens in one KV block.")]
+JsonPath = Annotated[Path | None, typer.Option("--json", help="Write the report here.", metavar="FILE")]
+
+
+def throughput(
+    preset: Preset = "S",
+    model: Model = "",
+    compare: Annotated[
+        Literal["hf", "batching"] | None,
+        typer.Option(help="Beside ours, in turns: transformers' generate, or our batching policies at equal memory."),
+    ] = None,
+    requests: Requests = 64,
+    baseline_requests: Annotated[
+        int, typer.Option(help="Requests that transformers runs one at a time; twice as many in static batches.")
+    ] = 8,
+    rounds: Annotated[int, typer.Option(help="Turns of every engine.")] = 2,
+    batching: Annotated[
+        Literal["continuous", "dynamic", "static"], typer.Option(help="Batching policy of our engine.")
+    ] = "continuous",
+    max_num_seqs: Annotated[
+        int | None,
+        typer.Option(help="Sequences in one step at most; default 64, or 16 to compare policies.", show_default=False),
+    ] = None,
+    block_size: BlockSize = 16,
+    dtype: Dtype = "auto",
+    threads: Threads = None,
+    json_path: JsonPath = None,
+) -> None:
+    """Run a fixed offline workload: tokens per second, the share of the machine's roofline, ratios to others."""
+    _require()
+    from pagefleet.engine.bench.throughput import ThroughputOptions, run_throughput
+
+    _check_counts(("--requests", requests), ("--baseline-requests", baseline_requests), ("--rounds", rounds))
+    engine = _engine(
+        model=model,
+        batching=batching,
+        max_num_seqs=max_num_seqs or (16 if compare == "batching" else 64),
+        block_size=block_size,
+        dtype=dtype,
+        threads=threads,
+    )
+    options = ThroughputOptions(
+        engine=engine,
+        preset=preset,
+        compare=compare,
+        requests=requests,
+        baseline_requests=baseline_requests,
+        rounds=rounds,
+        json_path=json_path,
+    )
+    _run(lambda: run_throughput(options, typer.echo))
+
+
+def _require() -> None:
+    require_extra("bench", BENCH_MODULES)
+
+
+def _engine(**settings: Any) -> EngineConfig:
+    """Return the engine's settings on the CPU; raises UserMistake when one is out of range."""
+    from pagefleet.engine.config import EngineConfig, ServerConfig
+
+    engine = EngineConfig(device="cpu", **settings)
+    named = EngineConfig(device="cpu", **{**settings, "model": settings["model"] or "a preset"})
+    if mistakes := find_mistakes(named, ServerConfig()):
+        raise UserMistake(mistakes)
+    return engine
+
+
+def _check_counts(*counts: tuple[str, int]) -> None:
+    if mistakes := [
+        f"{flag} {value} is too small: the smallest is 1, for example {flag} 8." for flag, value in counts if value < 1
+    ]:
+        raise UserMistake(mistakes)
+
+
+def _run(measure: Callable[[], object]) -> None:
+    """Measure, with the engine's own sentences as the user's."""
+    from pagefleet.engine.errors import RequestRefused, StartupError
+
+    try:
+        measure()
+    except (StartupError, RequestRefused) as error:
+        raise UserMistake(str(error)) from error
