@@ -23,6 +23,9 @@ Model = Annotated[str, typer.Option(help="Folder or hub id instead of a preset."
 Requests = Annotated[int, typer.Option(help="Requests of the workload.")]
 Dtype = Annotated[Literal["auto", "bfloat16", "float32"], typer.Option(help="Compute type of all engines.")]
 Threads = Annotated[int | None, typer.Option(help="CPU threads of all engines; default all cores but one.")]
+Rounds = Annotated[int, typer.Option(help="Turns of every engine.")]
+MaxNumSeqs = Annotated[int, typer.Option(help="Sequences in one step at most.")]
+PlotPath = Annotated[Path | None, typer.Option("--plot", help="Write a picture here (PNG).", metavar="FILE")]
 BlockSize = Annotated[int, typer.Option(help="Tokens in one KV block.")]
 JsonPath = Annotated[Path | None, typer.Option("--json", help="Write the report here.", metavar="FILE")]
 
@@ -38,7 +41,7 @@ def throughput(
     baseline_requests: Annotated[
         int, typer.Option(help="Requests that transformers runs one at a time; twice as many in static batches.")
     ] = 8,
-    rounds: Annotated[int, typer.Option(help="Turns of every engine.")] = 2,
+    rounds: Rounds = 2,
     batching: Annotated[
         Literal["continuous", "dynamic", "static"], typer.Option(help="Batching policy of our engine.")
     ] = "continuous",
@@ -74,6 +77,58 @@ def throughput(
         json_path=json_path,
     )
     _run(lambda: run_throughput(options, typer.echo))
+
+
+def waste(
+    preset: Preset = "S",
+    model: Model = "",
+    requests: Requests = 64,
+    max_num_seqs: MaxNumSeqs = 64,
+    block_size: BlockSize = 16,
+    dtype: Dtype = "auto",
+    threads: Threads = None,
+    json_path: JsonPath = None,
+    plot_path: PlotPath = None,
+) -> None:
+    """Count KV slots over time: filled, held in blocks, and what a cache without pages would reserve."""
+    _require()
+    from pagefleet.engine.bench.waste import WasteOptions, run_waste
+
+    _check_counts(("--requests", requests))
+    engine = _engine(model=model, max_num_seqs=max_num_seqs, block_size=block_size, dtype=dtype, threads=threads)
+    options = WasteOptions(engine=engine, preset=preset, requests=requests, json_path=json_path, plot_path=plot_path)
+    _run(lambda: run_waste(options, typer.echo))
+
+
+def block_size(
+    sizes: Annotated[list[int] | None, typer.Argument(help="Tokens in a block; default 16 32 64 128.")] = None,
+    preset: Preset = "S",
+    model: Model = "",
+    requests: Requests = 64,
+    rounds: Rounds = 2,
+    max_num_seqs: MaxNumSeqs = 64,
+    dtype: Dtype = "auto",
+    threads: Threads = None,
+    json_path: JsonPath = None,
+    plot_path: PlotPath = None,
+) -> None:
+    """Measure throughput and waste by block size, all sizes in turns."""
+    _require()
+    from pagefleet.engine.bench.block_size import BlockSizeOptions, run_block_sizes
+
+    sizes = sizes or [16, 32, 64, 128]
+    _check_counts(("--requests", requests), ("--rounds", rounds), *(("SIZES", size) for size in sizes))
+    engine = _engine(model=model, max_num_seqs=max_num_seqs, dtype=dtype, threads=threads)
+    options = BlockSizeOptions(
+        engine=engine,
+        block_sizes=sizes,
+        preset=preset,
+        requests=requests,
+        rounds=rounds,
+        json_path=json_path,
+        plot_path=plot_path,
+    )
+    _run(lambda: run_block_sizes(options, typer.echo))
 
 
 def _require() -> None:

@@ -25,7 +25,7 @@ class OurEngine(Contestant):
 
     def __init__(self, config: EngineConfig, *, name: str = "pagefleet", on_step: OnStep | None = None) -> None:
         self._name = name
-        self._on_step = on_step
+        self.on_step = on_step
         self.core: EngineCore = LLM(config).core
 
     @property
@@ -55,8 +55,8 @@ class OurEngine(Contestant):
                 steps.append(StepRows(step.state.step_tokens, len(step.outputs)))
                 for output in step.outputs:
                     outputs[int(output.request_id)] += output.new_token_ids
-                if self._on_step is not None:
-                    self._on_step(step.state)
+                if self.on_step is not None:
+                    self.on_step(step.state)
                 on_tokens(len(step.outputs))
         return MeasuredRun(
             outputs=outputs,

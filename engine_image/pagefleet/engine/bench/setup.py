@@ -33,6 +33,12 @@ def workload_of(folder: Path, count: int) -> list[BenchRequest]:
     return log_uniform_requests(config.get_text_config().vocab_size, count)
 
 
+def context_length_of(folder: Path) -> int:
+    """Return the tokens that a folder's model was made for."""
+    config = load_config(resolve_model(str(folder), lambda _: None))
+    return int(config.get_text_config().max_position_embeddings)
+
+
 def fitted(config: EngineConfig, folder: Path, requests: Sequence[BenchRequest]) -> EngineConfig:
     """Return the settings with the folder as model and a cache that holds the longest request in every place."""
     return msgspec.structs.replace(
