@@ -131,6 +131,52 @@ def block_size(
     _run(lambda: run_block_sizes(options, typer.echo))
 
 
+def serving(
+    url: Annotated[str, typer.Option(help="Server to ask, for example http://127.0.0.1:8000.")],
+    model: Annotated[str, typer.Option(help="Model to ask; default the first that the server lists.")] = "",
+    requests: Requests = 64,
+    rate: Annotated[float, typer.Option(help="Requests per second of the Poisson process.")] = 4.0,
+    trace: Annotated[
+        Path | None,
+        typer.Option(help="Arrivals and lengths instead: Azure's CSV or Mooncake's .jsonl.", metavar="FILE"),
+    ] = None,
+    speed: Annotated[float, typer.Option(help="Play the trace so many times faster.")] = 1.0,
+    vocabulary_size: Annotated[int, typer.Option(help="Prompts are random token ids below this.")] = 1000,
+    most_tokens: Annotated[int, typer.Option(help="Longer requests are cut to so many tokens in all.")] = 768,
+    slo_ttft: Annotated[float, typer.Option(help="Seconds to the first token of a good request, at most.")] = 2.0,
+    slo_tpot: Annotated[float, typer.Option(help="Seconds for each further token of a good request, at most.")] = 0.2,
+    api_key: Annotated[str | None, typer.Option(envvar="PAGEFLEET_API_KEY", help="Key of the server.")] = None,
+    json_path: JsonPath = None,
+    plot_path: PlotPath = None,
+) -> None:
+    """Send requests to a server at their own times: latencies, and goodput under an SLO."""
+    require_extra("bench", (*BENCH_MODULES, "httpx"))
+    from pagefleet.engine.bench.latencies import Slo
+    from pagefleet.engine.bench.serving import ServingOptions, run_serving
+
+    _check_counts(("--requests", requests), ("--vocabulary-size", vocabulary_size))
+    if most_tokens < 2:
+        raise UserMistake(f"--most-tokens {most_tokens} holds no prompt and output: for example --most-tokens 768.")
+    for flag, value in (("--rate", rate), ("--speed", speed), ("--slo-ttft", slo_ttft), ("--slo-tpot", slo_tpot)):
+        if not 0 < value < float("inf"):
+            raise UserMistake(f"{flag} {value:g} is not a number above 0: for example {flag} 2.")
+    options = ServingOptions(
+        url=url,
+        model=model,
+        requests=requests,
+        rate_per_s=rate,
+        trace=trace,
+        speed=speed,
+        vocabulary_size=vocabulary_size,
+        most_tokens=most_tokens,
+        slo=Slo(slo_ttft, slo_tpot),
+        api_key=api_key or None,
+        json_path=json_path,
+        plot_path=plot_path,
+    )
+    _run(lambda: run_serving(options, typer.echo))
+
+
 def _require() -> None:
     require_extra("bench", BENCH_MODULES)
 
