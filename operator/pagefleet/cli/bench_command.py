@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 BENCH_MODULES = (*ENGINE_MODULES, "tqdm")
 
+POLICIES_MAX_NUM_SEQS = 16
+"""Places when batching policies are compared: with one for every request all of them run a single batch."""
+
 Preset = Annotated[Literal["S", "M", "L"], typer.Option(help="Random model: 16M, 125M or 500M parameters.")]
 Model = Annotated[str, typer.Option(help="Folder or hub id instead of a preset.", show_default=False)]
 Requests = Annotated[int, typer.Option(help="Requests of the workload.")]
@@ -62,7 +65,9 @@ def throughput(
     engine = _engine(
         model=model,
         batching=batching,
-        max_num_seqs=max_num_seqs or (16 if compare == "batching" else 64),
+        max_num_seqs=max_num_seqs
+        if max_num_seqs is not None
+        else (POLICIES_MAX_NUM_SEQS if compare == "batching" else 64),
         block_size=block_size,
         dtype=dtype,
         threads=threads,

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 
 import msgspec
@@ -21,8 +22,6 @@ STATIC_BATCH = 16
 SEQUENTIAL = "hf_sequential"
 STATIC = f"hf_static{STATIC_BATCH}"
 POLICIES = ("continuous", "dynamic", "static")
-POLICIES_MAX_NUM_SEQS = 16
-"""Places when policies are compared: with one for every request all of them run a single batch."""
 
 Say = Callable[[str], object]
 
@@ -62,9 +61,7 @@ def run_throughput(options: ThroughputOptions, say: Say) -> dict[str, object]:
         ]
     rates: list[MachineRates] = []
     run_rounds(entries, options.rounds, between=lambda: rates.append(options.measure(ours.dtype)))
-    best = rates[0]
-    for other in rates[1:]:
-        best = best.best_of(other)
+    best = reduce(MachineRates.best_of, rates, options.measure(ours.dtype))
     ideal = roofline(model_sizes(folder, ours.core), entries[0].runs[0].steps, requests, best)
     report = _report(options, ours, entries, best, ideal)
     _print(report, entries, ideal, say)
