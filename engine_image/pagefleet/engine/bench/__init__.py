@@ -1,0 +1,1 @@
+"""Measure the engine against itself, transformers and the machine: `pagefleet bench`."""

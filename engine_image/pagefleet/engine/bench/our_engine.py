@@ -1,0 +1,93 @@
+"""Our engine as a contestant: requests straight into the core, a look at its blocks after every step."""
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+
+from pagefleet.engine.bench.measured_run import Contestant, MeasuredRun, Meter, OnTokens
+from pagefleet.engine.bench.roofline import ModelSizes, StepRows
+from pagefleet.engine.bench.workload import BenchRequest
+from pagefleet.engine.config import EngineConfig
+from pagefleet.engine.core import EngineCore
+from pagefleet.engine.device import named_dtype
+from pagefleet.engine.errors import RequestRefused
+from pagefleet.engine.llm import LLM
+from pagefleet.engine.messages import AddRequest, CoreState, Refused
+from pagefleet.engine.sampling_params import SamplingParameters
+
+OnStep = Callable[[CoreState], object]
+
+
+class OurEngine(Contestant):
+    """Run requests through an `EngineCore` in this process."""
+
+    def __init__(self, config: EngineConfig, *, name: str = "pagefleet", on_step: OnStep | None = None) -> None:
+        self._name = name
+        self.on_step = on_step
+        self.core: EngineCore = LLM(config).core
+
+    @property
+    def name(self) -> str:
+        """Name the contestant."""
+        return self._name
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Return the dtype that the engine computes in."""
+        return named_dtype("--dtype", self.core.info.dtype)
+
+    def run(self, requests: Sequence[BenchRequest], on_tokens: OnTokens) -> MeasuredRun:
+        """Run all requests with an empty prefix cache; raises RequestRefused when one does not fit."""
+        core = self.core
+        core.reset_prefix_cache()
+        outputs: list[list[int]] = [[] for _ in requests]
+        steps: list[StepRows] = []
+        with Meter() as meter:
+            for index, request in enumerate(requests):
+                self._add(index, request)
+            while core.has_work():
+                step = core.step()
+                if core.is_forming:
+                    time.sleep(0.001)  # nobody adds to this batch: it runs when its time-out is over
+                    continue
+                steps.append(StepRows(step.state.step_tokens, len(step.outputs)))
+                for output in step.outputs:
+                    outputs[int(output.request_id)] += output.new_token_ids
+                if self.on_step is not None:
+                    self.on_step(step.state)
+                on_tokens(len(step.outputs))
+        return MeasuredRun(
+            outputs=outputs,
+            wall_s=meter.wall_s,
+            own_cpu_s=meter.own_cpu_s,
+            other_busy_cores=meter.other_busy_cores,
+            steps=steps,
+        )
+
+    def _add(self, index: int, request: BenchRequest) -> None:
+        sampling = SamplingParameters(max_tokens=request.output_tokens, temperature=0.0, ignore_eos=True)
+        answer = self.core.add(
+            AddRequest(request_id=str(index), prompt_token_ids=request.prompt_token_ids, sampling=sampling)
+        )
+        if isinstance(answer, Refused):
+            self.core.abort([str(done) for done in range(index)])
+            raise RequestRefused(answer.message, parameter="prompt", code=answer.reason)
+
+
+def model_sizes(folder: Path, core: EngineCore) -> ModelSizes:
+    """Return what the roofline needs to know of a folder's model, which is built once without weights."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder))
+    head = model.get_output_embeddings().weight
+    tables = {id(module.weight) for module in model.modules() if isinstance(module, torch.nn.Embedding)}
+    matrices = {id(each): each.numel() for each in model.parameters() if each.dim() == 2}
+    return ModelSizes(
+        body_parameters=sum(size for key, size in matrices.items() if key not in tables | {id(head)}),
+        head_parameters=head.numel(),
+        bytes_per_parameter=named_dtype("--dtype", core.info.dtype).itemsize,
+        kv_bytes_per_token=core.info.kv_cache_bytes // (core.info.blocks_total * core.info.block_size),
+    )

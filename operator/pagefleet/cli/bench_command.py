@@ -1,0 +1,214 @@
+"""`pagefleet bench`: its flags."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from pagefleet.cli.engine_checks import find_mistakes
+from pagefleet.cli.engine_command import ENGINE_MODULES
+from pagefleet.cli.errors import UserMistake, require_extra
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pagefleet.engine.config import EngineConfig
+
+BENCH_MODULES = (*ENGINE_MODULES, "tqdm")
+
+POLICIES_MAX_NUM_SEQS = 16
+"""Places when batching policies are compared: with one for every request all of them run a single batch."""
+
+Preset = Annotated[Literal["S", "M", "L"], typer.Option(help="Random model: 16M, 125M or 500M parameters.")]
+Model = Annotated[str, typer.Option(help="Folder or hub id instead of a preset.", show_default=False)]
+Requests = Annotated[int, typer.Option(help="Requests of the workload.")]
+Dtype = Annotated[Literal["auto", "bfloat16", "float32"], typer.Option(help="Compute type of all engines.")]
+Threads = Annotated[int | None, typer.Option(help="CPU threads of all engines; default all cores but one.")]
+Rounds = Annotated[int, typer.Option(help="Turns of every engine.")]
+MaxNumSeqs = Annotated[int, typer.Option(help="Sequences in one step at most.")]
+PlotPath = Annotated[Path | None, typer.Option("--plot", help="Write a picture here (PNG).", metavar="FILE")]
+BlockSize = Annotated[int, typer.Option(help="Tokens in one KV block.")]
+JsonPath = Annotated[Path | None, typer.Option("--json", help="Write the report here.", metavar="FILE")]
+
+
+def throughput(
+    preset: Preset = "S",
+    model: Model = "",
+    compare: Annotated[
+        Literal["hf", "batching"] | None,
+        typer.Option(help="Beside ours, in turns: transformers' generate, or our batching policies at equal memory."),
+    ] = None,
+    requests: Requests = 64,
+    baseline_requests: Annotated[
+        int, typer.Option(help="Requests that transformers runs one at a time; twice as many in static batches.")
+    ] = 8,
+    rounds: Rounds = 2,
+    batching: Annotated[
+        Literal["continuous", "dynamic", "static"], typer.Option(help="Batching policy of our engine.")
+    ] = "continuous",
+    max_num_seqs: Annotated[
+        int | None,
+        typer.Option(help="Sequences in one step at most; default 64, or 16 to compare policies.", show_default=False),
+    ] = None,
+    block_size: BlockSize = 16,
+    dtype: Dtype = "auto",
+    threads: Threads = None,
+    json_path: JsonPath = None,
+) -> None:
+    """Run a fixed offline workload: tokens per second, the share of the machine's roofline, ratios to others."""
+    _require()
+    from pagefleet.engine.bench.throughput import ThroughputOptions, run_throughput
+
+    _check_counts(("--requests", requests), ("--baseline-requests", baseline_requests), ("--rounds", rounds))
+    engine = _engine(
+        model=model,
+        batching=batching,
+        max_num_seqs=max_num_seqs
+        if max_num_seqs is not None
+        else (POLICIES_MAX_NUM_SEQS if compare == "batching" else 64),
+        block_size=block_size,
+        dtype=dtype,
+        threads=threads,
+    )
+    options = ThroughputOptions(
+        engine=engine,
+        preset=preset,
+        compare=compare,
+        requests=requests,
+        baseline_requests=baseline_requests,
+        rounds=rounds,
+        json_path=json_path,
+    )
+    _run(lambda: run_throughput(options, typer.echo))
+
+
+def waste(
+    preset: Preset = "S",
+    model: Model = "",
+    requests: Requests = 64,
+    max_num_seqs: MaxNumSeqs = 64,
+    block_size: BlockSize = 16,
+    dtype: Dtype = "auto",
+    threads: Threads = None,
+    json_path: JsonPath = None,
+    plot_path: PlotPath = None,
+) -> None:
+    """Count KV slots over time: filled, held in blocks, and what a cache without pages would reserve."""
+    _require()
+    from pagefleet.engine.bench.waste import WasteOptions, run_waste
+
+    _check_counts(("--requests", requests))
+    engine = _engine(model=model, max_num_seqs=max_num_seqs, block_size=block_size, dtype=dtype, threads=threads)
+    options = WasteOptions(engine=engine, preset=preset, requests=requests, json_path=json_path, plot_path=plot_path)
+    _run(lambda: run_waste(options, typer.echo))
+
+
+def block_size(
+    sizes: Annotated[list[int] | None, typer.Argument(help="Tokens in a block; default 16 32 64 128.")] = None,
+    preset: Preset = "S",
+    model: Model = "",
+    requests: Requests = 64,
+    rounds: Rounds = 2,
+    max_num_seqs: MaxNumSeqs = 64,
+    dtype: Dtype = "auto",
+    threads: Threads = None,
+    json_path: JsonPath = None,
+    plot_path: PlotPath = None,
+) -> None:
+    """Measure throughput and waste by block size, all sizes in turns."""
+    _require()
+    from pagefleet.engine.bench.block_size import BlockSizeOptions, run_block_sizes
+
+    sizes = sizes or [16, 32, 64, 128]
+    _check_counts(("--requests", requests), ("--rounds", rounds), *(("SIZES", size) for size in sizes))
+    engine = _engine(model=model, max_num_seqs=max_num_seqs, dtype=dtype, threads=threads)
+    options = BlockSizeOptions(
+        engine=engine,
+        block_sizes=sizes,
+        preset=preset,
+        requests=requests,
+        rounds=rounds,
+        json_path=json_path,
+        plot_path=plot_path,
+    )
+    _run(lambda: run_block_sizes(options, typer.echo))
+
+
+def serving(
+    url: Annotated[str, typer.Option(help="Server to ask, for example http://127.0.0.1:8000.")],
+    model: Annotated[str, typer.Option(help="Model to ask; default the first that the server lists.")] = "",
+    requests: Requests = 64,
+    rate: Annotated[float, typer.Option(help="Requests per second of the Poisson process.")] = 4.0,
+    trace: Annotated[
+        Path | None,
+        typer.Option(help="Arrivals and lengths instead: Azure's CSV or Mooncake's .jsonl.", metavar="FILE"),
+    ] = None,
+    speed: Annotated[float, typer.Option(help="Play the trace so many times faster.")] = 1.0,
+    vocabulary_size: Annotated[int, typer.Option(help="Prompts are random token ids below this.")] = 1000,
+    most_tokens: Annotated[int, typer.Option(help="Longer requests are cut to so many tokens in all.")] = 768,
+    slo_ttft: Annotated[float, typer.Option(help="Seconds to the first token of a good request, at most.")] = 2.0,
+    slo_tpot: Annotated[float, typer.Option(help="Seconds for each further token of a good request, at most.")] = 0.2,
+    api_key: Annotated[str | None, typer.Option(envvar="PAGEFLEET_API_KEY", help="Key of the server.")] = None,
+    json_path: JsonPath = None,
+    plot_path: PlotPath = None,
+) -> None:
+    """Send requests to a server at their own times: latencies, and goodput under an SLO."""
+    require_extra("bench", (*BENCH_MODULES, "httpx"))
+    from pagefleet.engine.bench.latencies import Slo
+    from pagefleet.engine.bench.serving import ServingOptions, run_serving
+
+    _check_counts(("--requests", requests), ("--vocabulary-size", vocabulary_size))
+    if most_tokens < 2:
+        raise UserMistake(f"--most-tokens {most_tokens} holds no prompt and output: for example --most-tokens 768.")
+    for flag, value in (("--rate", rate), ("--speed", speed), ("--slo-ttft", slo_ttft), ("--slo-tpot", slo_tpot)):
+        if not 0 < value < float("inf"):
+            raise UserMistake(f"{flag} {value:g} is not a number above 0: for example {flag} 2.")
+    options = ServingOptions(
+        url=url,
+        model=model,
+        requests=requests,
+        rate_per_s=rate,
+        trace=trace,
+        speed=speed,
+        vocabulary_size=vocabulary_size,
+        most_tokens=most_tokens,
+        slo=Slo(slo_ttft, slo_tpot),
+        api_key=api_key or None,
+        json_path=json_path,
+        plot_path=plot_path,
+    )
+    _run(lambda: run_serving(options, typer.echo))
+
+
+def _require() -> None:
+    require_extra("bench", BENCH_MODULES)
+
+
+def _engine(**settings: Any) -> EngineConfig:
+    """Return the engine's settings on the CPU; raises UserMistake when one is out of range."""
+    from pagefleet.engine.config import EngineConfig, ServerConfig
+
+    engine = EngineConfig(device="cpu", **settings)
+    named = EngineConfig(device="cpu", **{**settings, "model": settings["model"] or "a preset"})
+    if mistakes := find_mistakes(named, ServerConfig()):
+        raise UserMistake(mistakes)
+    return engine
+
+
+def _check_counts(*counts: tuple[str, int]) -> None:
+    if mistakes := [
+        f"{flag} {value} is too small: the smallest is 1, for example {flag} 8." for flag, value in counts if value < 1
+    ]:
+        raise UserMistake(mistakes)
+
+
+def _run(measure: Callable[[], object]) -> None:
+    """Measure, with the engine's own sentences as the user's."""
+    from pagefleet.engine.errors import RequestRefused, StartupError
+
+    try:
+        measure()
+    except (StartupError, RequestRefused) as error:
+        raise UserMistake(str(error)) from error
