@@ -127,6 +127,7 @@ def test_policies_at_equal_memory_make_the_same_tokens() -> None:
     assert isinstance(contestants, dict)
     assert list(contestants) == ["continuous", "dynamic", "static"]
     assert len({contestants[name]["output_tokens"] for name in contestants}) == 1
+    assert contestants["continuous"]["steps"] < contestants["static"]["steps"], "places are filled again at once"
     assert report["same_outputs"] == {"dynamic": {"same": 8, "of": 8}, "static": {"same": 8, "of": 8}}
 
 

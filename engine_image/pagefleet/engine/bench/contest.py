@@ -45,6 +45,7 @@ class Entry:
             "requests": len(self.requests),
             "part": self.part,
             "rounds": len(self.runs),
+            "steps": len(self.runs[0].steps) or None,
             "output_tokens": self.runs[0].output_tokens,
             "output_tokens_per_second": round(self.tokens_per_s, 2),
             "output_tokens_per_cpu_second": round(self.tokens_per_cpu_s, 2),
