@@ -142,7 +142,11 @@ def test_searches_that_wait_for_one_another_make_room() -> None:
     scheduler = make_scheduler(blocks=7, block_size=2, max_num_seqs=5)
     for name in "abc":
         scheduler.add(make_sequence(name, prompt=5, max_tokens=6, use_beam_search=True, beam_width=WIDTH))
-    ended = [end for _ in range(400) for end in run(scheduler)]
+    ended, most_parked = [], 0
+    while scheduler.has_work():
+        ended += run(scheduler)
+        most_parked = max(most_parked, scheduler.waiting_by_reason["beams"])
     assert sorted(ended) == [(name + choice, "length") for name in "abc" for choice in ("", "#1", "#2")]
     assert scheduler.preemptions_total > 0
+    assert most_parked > 0, "preempted beams that know their next tokens do not ask for blocks"
     assert scheduler.blocks.blocks_free == 7

@@ -4,7 +4,7 @@ import pytest
 
 from pagefleet.engine.capacity_policies import HIGHEST_RATIO, LOWEST_RATIO, CapacityPolicyName, Ratio
 from pagefleet.engine.errors import RequestRefused
-from pagefleet.engine.scheduler import Scheduler
+from pagefleet.engine.scheduler import WAITING_REASONS, Scheduler
 from tests.support.sequences import make_scheduler, make_sequence, run_step
 
 
@@ -102,7 +102,7 @@ def test_every_reason_to_wait() -> None:
         for name in "abcde":
             scheduler.add(make_sequence(name, prompt=16, max_tokens=9))
         run_step(scheduler)
-    assert places.waiting_by_reason == {"blocks": 0, "sequences": 4, "tokens": 0, "shared_prefix": 0, "batch": 0}
+    assert places.waiting_by_reason == {**dict.fromkeys(WAITING_REASONS, 0), "sequences": 4}
     assert budget.waiting_by_reason["tokens"] == 1
     shared = make_scheduler(has_prefix_cache=True)
     for name in "abc":

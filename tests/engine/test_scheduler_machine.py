@@ -3,12 +3,13 @@
 Prompts come from few tokens and few salts, so that many share beginnings; `BlockMemory` checks what everyone reads.
 """
 
-from typing import get_args
+from typing import Any, get_args
 
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
 
+from pagefleet.engine.beams import Candidates
 from pagefleet.engine.capacity_policies import CapacityPolicyName
 from pagefleet.engine.errors import QueueFull, RequestRefused
 from pagefleet.engine.scheduled_step import ScheduledSequence
@@ -74,24 +75,29 @@ class SchedulerMachine(RuleBasedStateMachine):
         max_tokens=st.integers(1, 30),
         salt=st.sampled_from([None, None, "tenant"]),
         n=st.sampled_from([1, 1, 1, 2, 5]),
+        beam_width=st.sampled_from([0, 0, 0, 1, 3]),
         priority=st.integers(-1, 1),
     )
-    def add(self, prompt: int, own: int, max_tokens: int, salt: str | None, n: int, priority: int) -> object:
+    def add(
+        self, prompt: int, own: int, max_tokens: int, salt: str | None, n: int, beam_width: int, priority: int
+    ) -> object:
         self.count += 1
         # Equal up to the last two tokens, which make some prompts differ late.
         token_ids = [PLAIN_TOKEN] * max(0, prompt - 2) + [own] * min(2, prompt)
-        sequence = make_sequence(str(self.count), token_ids, max_tokens, cache_salt=salt, n=n, priority=priority)
+        kind: dict[str, Any] = {"use_beam_search": True, "beam_width": beam_width} if beam_width else {"n": n}
+        sequence = make_sequence(str(self.count), token_ids, max_tokens, cache_salt=salt, priority=priority, **kind)
+        choices = sequence.sampling.choices
         try:
             self.scheduler.add(sequence)
         except RequestRefused:
             capacity = self.scheduler.blocks.blocks_total * self.scheduler.blocks.block_size
-            assert prompt + max_tokens > min(64, capacity) or n > 1
+            assert prompt + max_tokens > min(64, capacity) or choices > 1
             return multiple()
         except QueueFull:
             assert self.scheduler.queue_depth >= 1
             return multiple()
         self.live[sequence.request_id] = sequence
-        self.choices[sequence.request_id] = set(range(n))
+        self.choices[sequence.request_id] = set(range(choices))
         return sequence.request_id
 
     @rule(name=consumes(names))
@@ -130,10 +136,14 @@ class SchedulerMachine(RuleBasedStateMachine):
         for index, entry in enumerate(step.entries):
             for choice, sequence in enumerate(entry.sequences if entry.samples else []):
                 token = END_TOKEN if index in ends else PLAIN_TOKEN + choice
+                if sequence.beams is not None:
+                    likes = [token] + [(sequence.index + other) % 5 for other in range(5)]
+                    scores = [-1.0 - (index + 2 * rank) % 7 for rank in range(6)]
+                    sequence.beams.candidates[sequence.index] = Candidates(likes, sorted(scores, reverse=True))
                 sampled[sequence.sequence_id] = None if entry.sequence.sequence_id in failing else token
         for sequence in self.scheduler.finish_step(step, sampled):
             self.end_choice(sequence.request_id, sequence.index)
-        if oldest is not None and oldest.finish_reason is None:
+        if oldest is not None and oldest.finish_reason is None and oldest.beams is None:
             assert (len(oldest.token_ids), oldest.computed_tokens) > progress, "the first in rank always advances"
 
     def check_entries(self, entries: list[ScheduledSequence]) -> None:
@@ -153,7 +163,9 @@ class SchedulerMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         if not hasattr(self, "scheduler"):
             return
-        most_steps = sum(2 * sequence.most_tokens * sequence.sampling.n for sequence in self.live.values()) * 40 + 1
+        most_steps = (
+            sum(2 * sequence.most_tokens * sequence.sampling.choices for sequence in self.live.values()) * 40 + 1
+        )
         for _ in range(most_steps):
             if not self.scheduler.has_work():
                 break

@@ -29,8 +29,8 @@ from pagefleet.engine.scheduler_limits import SchedulerLimits, refuse_unfittable
 from pagefleet.engine.sequence import Sequence
 from pagefleet.engine.waiting_queue import WaitingQueue, by_rank
 
-WaitingReason = Literal["blocks", "sequences", "tokens", "shared_prefix", "batch"]
-"""Why a sequence waits: KV blocks, places, tokens of the step, blocks that another one computes, or the next batch."""
+WaitingReason = Literal["blocks", "sequences", "tokens", "shared_prefix", "batch", "beams"]
+"""Why a sequence waits: KV blocks, places, tokens of the step, blocks that another computes, a batch, other beams."""
 
 WAITING_REASONS: tuple[WaitingReason, ...] = get_args(WaitingReason)
 
@@ -121,7 +121,7 @@ class Scheduler:
         for sequence in list(self._live.get(request_id, {}).values()):
             if sequence.beams is not None:
                 sequence.beams.unwanted.add(index)  # the search needs all its beams
-                if len(sequence.beams.unwanted) == sequence.beams.width:
+                if sequence.beams.unwanted.issuperset(range(sequence.beams.width)):
                     self.abort(request_id)
                 return
             if index in sequence.choices_to_fork:
@@ -147,8 +147,8 @@ class Scheduler:
             if sequence.sequence_id in self._running:
                 self._grant(sequence, tokens, step)
                 budget -= tokens
-        self.waiting_by_reason = dict.fromkeys(WAITING_REASONS, 0)
         reason: WaitingReason | None = "blocks"
+        self.waiting_by_reason = dict.fromkeys(WAITING_REASONS, 0)
         if self._waiting and not step.preempted:
             reason = self._admit(step, budget, live, now_s)
             while not step.entries and any(sequence.is_parked for sequence in self._running.values()):
@@ -156,7 +156,7 @@ class Scheduler:
                 self._preempt(max(self._running.values(), key=by_rank), step)
                 reason = self._admit(step, budget, live, now_s)
         if reason is not None:
-            self.waiting_by_reason[reason] = len(self._waiting) - self.waiting_by_reason["shared_prefix"]
+            self.waiting_by_reason[reason] = len(self._waiting) - sum(self.waiting_by_reason.values())
         self._capacity.after_step(has_preempted=bool(step.preempted))
         step.leaves_prompts = bool(self._waiting)
         for entry in step.entries:
@@ -297,6 +297,7 @@ class Scheduler:
 
     def _admit(self, step: ScheduledStep, budget: int, live: int, now_s: float) -> WaitingReason | None:
         """Admit who waits, in order, and return why the first that must wait on does."""
+        self.waiting_by_reason = dict.fromkeys(WAITING_REASONS, 0)
         unclaimed = self.blocks.blocks_available - sum(map(self._claim, self._running.values()))
         seats = self.limits.max_num_seqs - sum(1 + len(sequence.choices_to_fork) for sequence in self._running.values())
         first = self._waiting.first
@@ -307,6 +308,7 @@ class Scheduler:
         )
         for sequence in list(self._waiting):
             if sequence.is_parked:
+                self.waiting_by_reason["beams"] += 1
                 continue
             if places <= 0:
                 return "batch"
