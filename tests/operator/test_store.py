@@ -55,7 +55,7 @@ def test_a_list_drops_ghosts_but_not_what_is_newer_than_itself() -> None:
     store = Store()
     for name, version in (("chat", 10), ("ghost", 11), ("new", 50)):
         store.put(INFERENCE_SERVICES, item(name, version))
-    changed = store.sweep(INFERENCE_SERVICES, [item("chat", 10)], 40)
+    changed = store.forget_missing(INFERENCE_SERVICES, {(ServiceKey("team", "chat"), "chat")}, 40)
     assert changed == {ServiceKey("team", "ghost")}
     assert {key.name for key in store.services()} == {"chat", "new"}
 

@@ -1,7 +1,7 @@
 """Read and write Kubernetes objects: objects are dicts, answers are objects, None or typed errors."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
@@ -94,25 +94,41 @@ class KubernetesClient:
     ) -> ListResult:
         """Return all objects of a kind, in one namespace or in all. Raises `NotFound` where the kind does not exist.
 
-        They are fetched in chunks that belong to one moment; a list that outlives the server's memory of that moment
-        begins anew.
+        A list that outlives the server's memory of its moment begins anew.
+        """
+        while True:
+            items: list[Object] = []
+            try:
+                async for page in self.pages(resource, namespace, label_selector, field_selector=field_selector):
+                    items += page.items
+            except ApiError as error:
+                if error.status != 410 or not items:
+                    raise
+                continue
+            return ListResult(tuple(items), page.resource_version)
+
+    async def pages(
+        self,
+        resource: Resource,
+        namespace: str | None = None,
+        label_selector: str | None = None,
+        *,
+        field_selector: str | None = None,
+    ) -> AsyncIterator[ListResult]:
+        """Yield all objects of a kind in chunks that belong to one moment; at least one, which may be empty.
+
+        Raises `NotFound` where the kind does not exist, `ApiError` 410 when the server forgets the moment meanwhile.
         """
         query = {"limit": str(LIST_CHUNK), "labelSelector": label_selector, "fieldSelector": field_selector}
         header = {"apiVersion": resource.api_version, "kind": resource.kind}  # which items of a list lack
-        items: list[Object] = []
         token: str | None = None
         while True:
-            try:
-                page = await self._object(Request("GET", resource.path(namespace), {**query, "continue": token}))
-            except ApiError as error:
-                if error.status != 410 or token is None:
-                    raise
-                items, token = [], None
-                continue
-            items += [{**header, **item} for item in page["items"] or ()]
+            page = await self._object(Request("GET", resource.path(namespace), {**query, "continue": token}))
+            items = tuple({**header, **item} for item in page["items"] or ())
+            yield ListResult(items, page["metadata"]["resourceVersion"])
             token = page["metadata"].get("continue")
             if not token:
-                return ListResult(tuple(items), page["metadata"]["resourceVersion"])
+                return
 
     async def apply(
         self,

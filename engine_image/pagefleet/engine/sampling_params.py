@@ -1,6 +1,5 @@
 """How one sequence chooses its tokens and when it stops."""
 
-import math
 from collections.abc import Collection, Iterable
 from itertools import chain
 from typing import Literal
@@ -23,6 +22,9 @@ MAX_BAD_WORDS = 1024
 
 LEAST_REPETITION_PENALTY, MOST_REPETITION_PENALTY = 0.01, 100.0
 """Far beyond what is useful; outside, float32 logits overflow."""
+
+MOST_LENGTH_PENALTY = 5.0
+"""A million tokens to this power is still a float32."""
 
 FinishReason = str
 """`stop` (end token, stop token or stop string), `length` (token or context limit), `abort` or `error`."""
@@ -187,7 +189,7 @@ def _check_beam_search(p: SamplingParameters) -> None:
     """Refuse what a beam search does not look at, whatever the value asks for."""
     checks = (
         ("beam_width", p.beam_width, p.beam_width >= 1, "at least 1"),
-        ("length_penalty", p.length_penalty, math.isfinite(p.length_penalty), "a finite number, such as 1.0"),
+        ("length_penalty", p.length_penalty, abs(p.length_penalty) <= MOST_LENGTH_PENALTY, "from -5 to 5, such as 1.0"),
         ("n", p.n, p.n == 1, "1 with use_beam_search, which returns beam_width outputs"),
         ("repetition_penalty", p.repetition_penalty, p.repetition_penalty == 1, "1 with use_beam_search"),
         ("presence_penalty", p.presence_penalty, p.presence_penalty == 0, "0 with use_beam_search"),

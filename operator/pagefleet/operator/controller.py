@@ -3,12 +3,12 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from typing import Any
 
 from pagefleet.api.client import KubernetesClient
-from pagefleet.api.client_errors import NotFound
+from pagefleet.api.client_errors import ApiError, NotFound
 from pagefleet.api.labels import SERVICE_LABEL
 from pagefleet.api.resources import INFERENCE_SERVICES, Resource
 from pagefleet.operator.engines import EngineWatch
@@ -19,12 +19,14 @@ from pagefleet.operator.plan.observed import PodRecord
 from pagefleet.operator.queue import WorkQueue
 from pagefleet.operator.reconcile import ClusterFacts, Reconciler
 from pagefleet.operator.settings import OperatorSettings
-from pagefleet.operator.store import CHILD_RESOURCES, OPTIONAL_RESOURCES, ServiceKey, Store
+from pagefleet.operator.store import CHILD_RESOURCES, OPTIONAL_RESOURCES, ServiceKey, Store, service_key
 
 JsonObject = dict[str, Any]
 
 RESYNC_SPREAD_S = 30.0
 """A resync looks at services one after another over this time instead of all at once."""
+LISTS_AT_ONCE = 2
+"""One is read while the other is on its way; pages of all kinds at once would be most of the process's memory."""
 BUSY_COALESCE = 4
 """How much longer events of children are collected while all workers are busy."""
 
@@ -98,7 +100,13 @@ class Controller:
         served = await asyncio.gather(*(self._client.serves(one) for one in OPTIONAL_RESOURCES))
         optional = frozenset(one for one, is_served in zip(OPTIONAL_RESOURCES, served, strict=True) if is_served)
         self.reconciler.facts = ClusterFacts(self.reconciler.facts.schema, optional)
-        await asyncio.gather(self._nodes.look(), *(self._list(one) for one in self.resources))
+        lists = asyncio.Semaphore(LISTS_AT_ONCE)
+
+        async def take(resource: Resource) -> None:
+            async with lists:
+                await self._list(resource)
+
+        await asyncio.gather(self._nodes.look(), *(take(one) for one in self.resources))
         for key in self.store.services():
             self._queue.add(key)
         logger.info("%d services listed in %.2f s", len(self.store), time.monotonic() - began_s)
@@ -151,17 +159,39 @@ class Controller:
 
     async def _list(self, resource: Resource) -> None:
         selector = None if resource is INFERENCE_SERVICES else SERVICE_LABEL
-        items: list[JsonObject] = []
-        versions: list[int] = []
+        present: set[tuple[ServiceKey, str]] = set()
+        version: int | None = None
         for namespace in self._settings.namespaces or (None,):
             try:
-                listed = await self._client.list(resource, namespace, selector)
+                taken = await self._take_list(resource, namespace, selector, present)
             except NotFound:
                 return  # the kind is gone; so are its objects
-            items += listed.items
-            versions.append(int(listed.resource_version))
-        for key in self.store.sweep(resource, items, min(versions)):
+            version = taken if version is None else min(version, taken)
+        for key in self.store.forget_missing(resource, present, version or 0):
             self._queue.add(key)
+
+    async def _take_list(
+        self, resource: Resource, namespace: str | None, selector: str | None, present: set[tuple[ServiceKey, str]]
+    ) -> int:
+        """Take a list page by page, never held as a whole, add what it has to `present` and return its version."""
+        while True:
+            version = 0
+            try:
+                async for page in self._client.pages(resource, namespace, selector):
+                    version = int(page.resource_version)
+                    self._take_page(resource, page.items, present)
+            except ApiError as error:
+                if error.status != 410 or not version:
+                    raise
+                continue  # the server forgot the list's moment: from the beginning
+            return version
+
+    def _take_page(self, resource: Resource, items: Iterable[JsonObject], present: set[tuple[ServiceKey, str]]) -> None:
+        for item in items:
+            if (owner := service_key(resource, item)) is not None:
+                present.add((owner, item["metadata"]["name"]))
+            if (key := self.store.put(resource, item)) is not None:
+                self._queue.add(key)
 
     async def _resync(self) -> None:
         """List everything from time to time, and once kopf's own lists are over."""

@@ -5,7 +5,7 @@ vanished meanwhile. The answer to each own write is the newest observation, befo
 """
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Set
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -148,19 +148,12 @@ class Store:
         if key in self._entries:
             self._forget(key, (INFERENCE_SERVICES.kind, key.name))
 
-    def sweep(self, resource: Resource, items: Iterable[JsonObject], version: int) -> set[ServiceKey]:
-        """Take a complete list and drop what is missing from it; returns the services that this changes.
+    def forget_missing(self, resource: Resource, present: Set[tuple[ServiceKey, str]], version: int) -> set[ServiceKey]:
+        """Drop the objects of a kind that a complete list lacks; returns the services that this changes.
 
         `version` is the list's: what is newer than it was written after the list was made, and stays.
         """
         changed: set[ServiceKey] = set()
-        present: set[tuple[ServiceKey, str]] = set()
-        for item in items:
-            key = service_key(resource, item)
-            if key is not None:
-                present.add((key, item["metadata"]["name"]))
-            if (found := self.put(resource, item)) is not None:
-                changed.add(found)
         for key, entry in list(self._entries.items()):
             for place, known in list(entry.versions.items()):
                 if place[0] == resource.kind and (key, place[1]) not in present and known <= version:

@@ -47,6 +47,7 @@ def test_a_chat_can_be_searched_too(http: httpx.Client) -> None:
         ({"frequency_penalty": 1}, "frequency_penalty"),
         ({"use_beam_search": False, "length_penalty": 2.0}, "length_penalty"),
         ({"use_beam_search": None, "early_stopping": True}, "early_stopping"),
+        ({"length_penalty": 400.0}, "length_penalty"),
         ({"early_stopping": "soon"}, "early_stopping.bool"),
     ],
 )
