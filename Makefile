@@ -3,8 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-# Two workers wait for clusters most of the time, see tests/support/work_groups.py.
-TEST_WORKERS ?= 3
+# Tests of clusters wait most of the time, see tests/support/work_groups.py; more workers than cores run into time limits.
+TEST_WORKERS ?= 2
 PACKAGES := crds operator engine_image
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 

@@ -1,7 +1,7 @@
 """Which tests share a worker when they run side by side (`pytest -n`): a cluster is expensive, a model's server is too.
 
-Tests of clusters wait most of the time, so two workers hold one cluster each while a third computes. The groups go by
-path, because the process that hands out the tests knows no more of them.
+Tests of clusters wait most of the time, so two workers begin with one cluster each, and share the rest file by file.
+The groups go by path, because the process that hands out the tests knows no more of them.
 """
 
 import pytest
