@@ -142,20 +142,23 @@ def test_layers_that_attend_otherwise(back_end: type[PagedAttention], name: str,
     assert not torch.allclose(attend(back_end(plain), STEPS[name], torch.float32), expected, atol=1e-2)
 
 
+def first_tokens(count: int) -> AttentionBatch:
+    """Return the step of one sequence's first tokens, in blocks 0 and 1."""
+    return AttentionBatch(
+        positions=torch.arange(count),
+        slots=torch.arange(count),
+        query_lengths=[count],
+        context_lengths=[count],
+        block_tables=[[0, 1]],
+    )
+
+
 def test_the_reference_sees_its_window_alone() -> None:
     """With equal scores attention is the mean of the values that are seen."""
     shape = make_shape(1, 1, 2, 4, torch.float32, LayerAttention(window=3))
     attention = ReferenceAttention(shape)
     attention.allocate(2)
-    attention.begin_step(
-        AttentionBatch(
-            positions=torch.arange(6),
-            slots=torch.arange(6),
-            query_lengths=[6],
-            context_lengths=[6],
-            block_tables=[[0, 1]],
-        )
-    )
+    attention.begin_step(first_tokens(6))
     values = torch.arange(6.0)[:, None, None].expand(6, 1, 2)
     attention.store(1, torch.zeros(6, 1, 2), values)
     assert attention.attend(1, torch.ones(6, 1, 2))[:, 0, 0].tolist() == [0.0, 0.5, 1.0, 2.0, 3.0, 4.0]
@@ -165,15 +168,7 @@ def test_blocks_before_the_window_are_not_read() -> None:
     shape = make_shape(2, 1, 8, 4, torch.float32, LayerAttention(window=4))
     attention = GatherAttention(shape)
     attention.allocate(4)
-    attention.begin_step(
-        AttentionBatch(
-            positions=torch.arange(8),
-            slots=torch.arange(8),
-            query_lengths=[8],
-            context_lengths=[8],
-            block_tables=[[0, 1]],
-        )
-    )
+    attention.begin_step(first_tokens(8))
     attention.store(1, torch.full((8, 1, 8), torch.nan), torch.full((8, 1, 8), torch.nan))
     attention.begin_step(
         AttentionBatch(

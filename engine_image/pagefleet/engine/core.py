@@ -1,6 +1,8 @@
 """The engine without processes: `step()` until nothing is left. The core process and `LLM` drive it."""
 
 import time
+from collections.abc import Iterator
+from collections.abc import Sequence as SequenceOf
 
 from pagefleet.engine import machine, messages
 from pagefleet.engine.blocks import BlockManager
@@ -55,7 +57,12 @@ class EngineCore:
         try:
             self.scheduler.add(sequence)
         except RequestRefused as error:
-            return messages.Refused(request_id=request.request_id, message=str(error), reason="too_long")
+            return messages.Refused(
+                request_id=request.request_id,
+                message=str(error),
+                parameter=error.parameter,
+                code=error.code,
+            )
         except QueueFull as error:
             return messages.Refused(
                 request_id=request.request_id,
@@ -64,6 +71,23 @@ class EngineCore:
                 retry_after_s=error.retry_after_s,
             )
         return messages.Accepted(request_id=request.request_id)
+
+    def add_all(self, requests: SequenceOf[messages.AddRequest]) -> None:
+        """Queue all of these; when one is refused none stays queued. Raises RequestRefused."""
+        for index, request in enumerate(requests):
+            answer = self.add(request)
+            if isinstance(answer, messages.Refused):
+                self.abort([earlier.request_id for earlier in requests[:index]])
+                raise RequestRefused(answer.message, parameter=answer.parameter, code=answer.code)
+
+    def steps(self) -> Iterator[messages.StepOutputs]:
+        """Compute steps until nothing is left, for a caller that adds no request meanwhile."""
+        while self.has_work():
+            step = self.step()
+            if self.is_forming:
+                time.sleep(0.001)  # nobody adds to this batch: it runs when its time-out is over
+            else:
+                yield step
 
     def abort(self, request_ids: list[str]) -> None:
         """Forget requests and free their blocks."""

@@ -329,5 +329,5 @@ class CoreClient:
 
 def _refusal(message: messages.Refused) -> EngineError:
     if message.retry_after_s is None:
-        return RequestRefused(message.message, parameter="prompt", code="context_length_exceeded")
+        return RequestRefused(message.message, parameter=message.parameter, code=message.code)
     return QueueFull(message.message, reason=message.reason, retry_after_s=message.retry_after_s)

@@ -18,6 +18,11 @@ FORMAT = "1"
 """Part of the folder's name: raise it when what a conversion writes changes."""
 
 
+def cache_folder() -> Path:
+    """Return the folder of everything that is made once and kept."""
+    return Path(os.environ.get("PAGEFLEET_CACHE") or Path.home() / ".cache" / "pagefleet")
+
+
 def is_convertible(source: ModelSource) -> bool:
     """Tell whether a copy is kept: the model is a GGUF file that is not too large."""
     return source.gguf_file is not None and source.path.stat().st_size <= LARGEST_FILE_BYTES
@@ -38,5 +43,4 @@ def conversion_folder(source: ModelSource) -> Path:
     """Return where the copy of a GGUF file belongs when it is made here."""
     with source.path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
-    base = Path(os.environ.get("PAGEFLEET_CACHE") or Path.home() / ".cache" / "pagefleet")
-    return base / "models" / f"gguf-{digest}-{FORMAT}"
+    return cache_folder() / "models" / f"gguf-{digest}-{FORMAT}"

@@ -1,6 +1,5 @@
 """The engine offline: a list of prompts in, their tokens or texts out, in this process."""
 
-import time
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -9,11 +8,10 @@ from typing import Any
 from pagefleet.engine.config import EngineConfig
 from pagefleet.engine.core import EngineCore
 from pagefleet.engine.detokenizer import Detokenizer
-from pagefleet.engine.errors import RequestRefused
 from pagefleet.engine.gguf_cache import cached_conversion
 from pagefleet.engine.kernels.interface import PagedAttention
 from pagefleet.engine.logprobs import TokenLogprobs
-from pagefleet.engine.messages import AddRequest, Refused, RequestOutput
+from pagefleet.engine.messages import AddRequest, RequestOutput
 from pagefleet.engine.model_source import resolve_model
 from pagefleet.engine.sampling_params import SamplingParameters, check_sampling_parameters
 from pagefleet.engine.stages import StageClock
@@ -94,11 +92,8 @@ class LLM:
 
     def _run(self, generations: dict[tuple[int, int], Generation]) -> None:
         """Step until nothing is left; outputs go to (prompt, choice)."""
-        while self.core.has_work():
-            outputs = self.core.step().outputs
-            if self.core.is_forming:
-                time.sleep(0.001)  # nobody adds to this batch: it runs when its time-out is over
-            for output in outputs:
+        for step in self.core.steps():
+            for output in step.outputs:
                 generations[int(output.request_id), output.index].take(output)
 
     def _add_all(self, prompts: list[list[int]], parameters: list[SamplingParameters]) -> None:
@@ -107,11 +102,12 @@ class LLM:
             check_sampling_parameters(
                 each, vocabulary_size=info.vocabulary_size, eos_token_ids=frozenset(info.eos_token_ids)
             )
-        for index, (prompt, each) in enumerate(zip(prompts, parameters, strict=True)):
-            answer = self.core.add(AddRequest(request_id=str(index), prompt_token_ids=prompt, sampling=each))
-            if isinstance(answer, Refused):
-                self.core.abort([str(done) for done in range(index)])
-                raise RequestRefused(answer.message, parameter="prompt", code=answer.reason)
+        self.core.add_all(
+            [
+                AddRequest(request_id=str(index), prompt_token_ids=prompt, sampling=each)
+                for index, (prompt, each) in enumerate(zip(prompts, parameters, strict=True))
+            ]
+        )
 
     def _text(self, prompt: list[int], generation: Generation, sampling: SamplingParameters) -> str:
         detokenizer = Detokenizer(self.tokenizer, prompt, skip_special_tokens=True)

@@ -110,9 +110,13 @@ class Refused(Message, frozen=True, kw_only=True):
 
     request_id: str
     message: str
-    reason: str
-    """`too_long`, `queue_requests`, `queue_tokens` or `queue_ttft`."""
+    reason: str = ""
+    """Which bound of the queue is reached: `queue_requests`, `queue_tokens` or `queue_ttft`."""
     retry_after_s: int | None = None
+    parameter: str | None = None
+    """The request's field that is wrong, of one that can never fit."""
+    code: str | None = None
+    """OpenAI's machine-readable reason, of one that can never fit."""
 
 
 class RequestOutput(Message, frozen=True, kw_only=True):

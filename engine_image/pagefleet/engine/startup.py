@@ -194,8 +194,8 @@ def _warm_up(core: EngineCore) -> None:
             sampling=SamplingParameters(max_tokens=2, temperature=0.0, ignore_eos=True),
         )
     )
-    while core.has_work():
-        for output in core.step().outputs:
+    for step in core.steps():
+        for output in step.outputs:
             if output.finish_reason == "error":
                 raise StartupError("the model's first logits are not finite: the weights are damaged")
 

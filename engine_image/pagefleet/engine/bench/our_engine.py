@@ -1,6 +1,5 @@
 """Our engine as a contestant: requests straight into the core, a look at its blocks after every step."""
 
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -12,9 +11,8 @@ from pagefleet.engine.bench.workload import BenchRequest
 from pagefleet.engine.config import EngineConfig
 from pagefleet.engine.core import EngineCore
 from pagefleet.engine.device import named_dtype
-from pagefleet.engine.errors import RequestRefused
 from pagefleet.engine.llm import LLM
-from pagefleet.engine.messages import AddRequest, CoreState, Refused
+from pagefleet.engine.messages import AddRequest, CoreState
 from pagefleet.engine.sampling_params import SamplingParameters
 
 OnStep = Callable[[CoreState], object]
@@ -45,13 +43,8 @@ class OurEngine(Contestant):
         outputs: list[list[int]] = [[] for _ in requests]
         steps: list[StepRows] = []
         with Meter() as meter:
-            for index, request in enumerate(requests):
-                self._add(index, request)
-            while core.has_work():
-                step = core.step()
-                if core.is_forming:
-                    time.sleep(0.001)  # nobody adds to this batch: it runs when its time-out is over
-                    continue
+            core.add_all([_message(index, request) for index, request in enumerate(requests)])
+            for step in core.steps():
                 steps.append(StepRows(step.state.step_tokens, len(step.outputs)))
                 for output in step.outputs:
                     outputs[int(output.request_id)] += output.new_token_ids
@@ -66,14 +59,10 @@ class OurEngine(Contestant):
             steps=steps,
         )
 
-    def _add(self, index: int, request: BenchRequest) -> None:
-        sampling = SamplingParameters(max_tokens=request.output_tokens, temperature=0.0, ignore_eos=True)
-        answer = self.core.add(
-            AddRequest(request_id=str(index), prompt_token_ids=request.prompt_token_ids, sampling=sampling)
-        )
-        if isinstance(answer, Refused):
-            self.core.abort([str(done) for done in range(index)])
-            raise RequestRefused(answer.message, parameter="prompt", code=answer.reason)
+
+def _message(index: int, request: BenchRequest) -> AddRequest:
+    sampling = SamplingParameters(max_tokens=request.output_tokens, temperature=0.0, ignore_eos=True)
+    return AddRequest(request_id=str(index), prompt_token_ids=request.prompt_token_ids, sampling=sampling)
 
 
 def model_sizes(folder: Path, core: EngineCore) -> ModelSizes:

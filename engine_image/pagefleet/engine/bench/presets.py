@@ -1,6 +1,5 @@
 """Models made for measuring: Llama decoders of three sizes with random weights, made on first use and kept."""
 
-import os
 import shutil
 import tempfile
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from typing import Any
 import torch
 
 from pagefleet.engine.errors import StartupError
+from pagefleet.engine.gguf_cache import cache_folder
 
 SEED = 1234
 WEIGHT_DEVIATION = 0.02
@@ -54,8 +54,7 @@ def preset_folder(name: str) -> Path:
 
     Raises StartupError when there is no room for it.
     """
-    base = Path(os.environ.get("PAGEFLEET_CACHE") or Path.home() / ".cache" / "pagefleet")
-    folder = base / "bench" / f"{name}-seed{SEED}"
+    folder = cache_folder() / "bench" / f"{name}-seed{SEED}"
     if (folder / "config.json").is_file():
         return folder
     temporary = None
