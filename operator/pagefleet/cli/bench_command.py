@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from pagefleet.cli.api_keys import first_api_key
 from pagefleet.cli.engine_checks import find_mistakes
 from pagefleet.cli.engine_command import ENGINE_MODULES
 from pagefleet.cli.errors import UserMistake, require_extra
@@ -175,7 +176,7 @@ def serving(
         vocabulary_size=vocabulary_size,
         most_tokens=most_tokens,
         slo=Slo(slo_ttft, slo_tpot),
-        api_key=api_key or None,
+        api_key=first_api_key(api_key),
         json_path=json_path,
         plot_path=plot_path,
     )

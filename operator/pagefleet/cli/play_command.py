@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from pagefleet.cli.api_keys import first_api_key
 from pagefleet.cli.errors import UserMistake, require_extra
 
 PLAY_MODULES = ("httpx", "rich", "starlette", "uvicorn", "watchfiles")
@@ -45,7 +46,7 @@ def play(
         model=model,
         stays=stay,
         drain_timeout_s=drain_timeout,
-        api_key=os.environ.get("PAGEFLEET_API_KEY") or None,
+        api_key=first_api_key(os.environ.get("PAGEFLEET_API_KEY")),
         has_hub_token=bool(os.environ.get("HF_TOKEN")),
     )
     raise typer.Exit(run.play(options))
