@@ -1,6 +1,8 @@
 """Read request bodies, of JSON only and of bounded size."""
 
 import asyncio
+import contextlib
+from collections.abc import AsyncIterator
 
 from fastapi import Request
 from starlette.requests import ClientDisconnect
@@ -11,6 +13,8 @@ from pagefleet.engine.server.parse import RequestModel, parse_request
 
 MAX_BODY_BYTES = 16 * 2**20
 """Some million tokens of text, more than any context; a larger body would only fill memory."""
+DISCARD_S = 2.0
+"""How long the rest of a body that is too large is read and dropped before the refusal."""
 INLINE_BODY_BYTES = 64 * 2**10
 """Smaller bodies are parsed in well under a millisecond."""
 
@@ -28,17 +32,29 @@ async def _read_json(request: Request) -> bytes:
     if kind != "application/json":
         raise HttpError(415, f"the body is {kind}; send Content-Type: application/json", code="unsupported_media_type")
     length = request.headers.get("content-length", "0")
-    if length.isdigit() and int(length) > MAX_BODY_BYTES:
-        raise _too_large()
+    is_too_large = length.isdigit() and int(length) > MAX_BODY_BYTES
     body = bytearray()
+    stream = request.stream()
     try:
-        async for chunk in request.stream():
-            body += chunk
-            if len(body) > MAX_BODY_BYTES:
-                raise _too_large()
+        if not is_too_large:
+            async for chunk in stream:
+                body += chunk
+                if is_too_large := len(body) > MAX_BODY_BYTES:
+                    break
+        if is_too_large:
+            await _discard(stream)
+            raise _too_large()
     except ClientDisconnect as error:
         raise ClientDisconnected from error
     return bytes(body)
+
+
+async def _discard(stream: AsyncIterator[bytes]) -> None:
+    """Read on for a moment: a connection closed under a client that still sends takes the answer with it."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(DISCARD_S):
+            async for _ in stream:
+                pass
 
 
 def _too_large() -> HttpError:
