@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pagefleet.engine.errors import RequestRefused
-from pagefleet.engine.logit_rules import apply_rules
+from pagefleet.engine.logit_rules import apply_rules, has_rules
 from pagefleet.engine.sampler import sample
 from pagefleet.engine.sampling_params import MAX_BAD_WORDS, SamplingParameters, check_sampling_parameters
 from tests.support.sequences import END_TOKEN, make_sequence
@@ -23,6 +23,36 @@ def allowed_after(outputs: list[int], **sampling: Any) -> set[int]:
     row = torch.zeros(VOCABULARY)
     apply_rules(row, sequence, EOS)
     return {token for token in range(VOCABULARY) if row[token] > -torch.inf}
+
+
+@given(
+    sampling=st.fixed_dictionaries(
+        {},
+        optional={
+            "logit_bias": st.dictionaries(st.integers(0, 5), st.floats(1, 5), max_size=2),
+            "repetition_penalty": st.sampled_from([1.0, 1.5]),
+            "presence_penalty": st.sampled_from([0.0, 1.0]),
+            "frequency_penalty": st.sampled_from([0.0, -1.0]),
+            "min_tokens": st.integers(0, 3),
+            "allowed_token_ids": st.just((2, 7)),
+            "bad_words": st.just(((1,),)),
+        },
+    ),
+    outputs=st.lists(st.integers(0, 9), max_size=4),
+)
+def test_a_row_without_rules_is_left_alone(sampling: dict[str, Any], outputs: list[int]) -> None:
+    sequence = make_sequence("s", prompt=3, max_tokens=50, **sampling)
+    for token in outputs:
+        sequence.append(token, frozenset())
+    row = torch.ones(VOCABULARY)
+
+    apply_rules(row, sequence, EOS)
+
+    assert has_rules(sequence) or torch.equal(row, torch.ones(VOCABULARY))
+
+
+def test_plain_sampling_has_no_rules() -> None:
+    assert not has_rules(make_sequence("s", prompt=3, max_tokens=50, temperature=0.7, top_p=0.9))
 
 
 def test_only_allowed_tokens_are_left() -> None:

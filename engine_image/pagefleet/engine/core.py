@@ -43,6 +43,7 @@ class EngineCore:
         self._steps_total = 0
         self._step_time_s: float | None = None
         self._step_tokens = 0
+        self._memory = machine.ResidentMemory()
 
     def add(self, request: messages.AddRequest) -> messages.Accepted | messages.Refused:
         """Queue one request, or say why not."""
@@ -168,7 +169,7 @@ class EngineCore:
             steps_total=self._steps_total,
             step_time_s=self._step_time_s,
             step_tokens=self._step_tokens,
-            memory_used_bytes=machine.memory_used_bytes(),
+            memory_used_bytes=self._memory.bytes_at(now_s),
             monotonic_s=now_s,
         )
 

@@ -8,6 +8,17 @@ import torch
 from pagefleet.engine.sequence import Sequence
 
 
+def has_rules(sequence: Sequence) -> bool:
+    """Tell whether `apply_rules` would change the row of the sequence's next token."""
+    parameters = sequence.sampling
+    return (
+        parameters.needs_token_counts
+        or sequence.output_tokens < parameters.min_tokens
+        or bool(parameters.logit_bias or parameters.bad_words)
+        or parameters.allowed_token_ids is not None
+    )
+
+
 def apply_rules(row: torch.Tensor, sequence: Sequence, eos_token_ids: frozenset[int]) -> None:
     """Change one row of float32 [vocabulary] logits in place."""
     parameters = sequence.sampling

@@ -33,6 +33,21 @@ def memory_used_bytes() -> int:
     return int(psutil.Process().memory_info().rss)
 
 
+class ResidentMemory:
+    """Know this process's resident bytes as they were at most a second ago: a step is shorter than a few questions."""
+
+    def __init__(self) -> None:
+        self._bytes = 0
+        self._known_until_s = -math.inf
+
+    def bytes_at(self, now_s: float) -> int:
+        """Return the bytes; `now_s` is monotonic."""
+        if now_s >= self._known_until_s:
+            self._bytes = memory_used_bytes()
+            self._known_until_s = now_s + 1
+        return self._bytes
+
+
 def usable_cores() -> int:
     """Return the cores that affinity and the cgroup's quota leave to this process, at least 1."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -42,7 +42,7 @@ class Runner:
         hidden = self._model.forward(token_ids, batch.positions, self._attention)
         ends = np.cumsum(batch.query_lengths)
         for end, entry in zip(ends, step.entries, strict=True):
-            score_prompt(entry, hidden[int(end) - entry.tokens : int(end)], self._model.logits)
+            score_prompt(entry, hidden, int(end) - entry.tokens, self._model.logits)
         last_rows = ends - 1
         sampling = [
             (int(row), sequence)
@@ -53,14 +53,18 @@ class Runner:
         failed: dict[str, int | None] = dict.fromkeys(_failed(step, hidden, last_rows))
         if not sampling:
             return failed
-        rows = torch.tensor([row for row, _ in sampling], device=self._device)
         sequences = [sequence for _, sequence in sampling]
-        logits = self._model.logits(hidden[rows])
+        logits = self._model.logits(self._rows_of(hidden, [row for row, _ in sampling]))
         scores = SampledScores(logits, sequences)
         propose_continuations(logits, sequences)
         tokens = sample(logits, sequences, self._eos_token_ids)
         scores.record(tokens)
         return {sequence.sequence_id: token for sequence, token in zip(sequences, tokens, strict=True)} | failed
+
+    def _rows_of(self, hidden: torch.Tensor, rows: list[int]) -> torch.Tensor:
+        if rows == list(range(len(hidden))):
+            return hidden  # decodes alone: a copy would cost more than the comparison
+        return hidden[torch.tensor(rows, device=self._device)]
 
     def _batch(self, step: ScheduledStep, table_of: Callable[[str], list[int]]) -> tuple[torch.Tensor, AttentionBatch]:
         tables = [table_of(entry.sequence.sequence_id) for entry in step.entries]

@@ -9,7 +9,7 @@ whatever else is in the batch and however often the sequence was preempted.
 import torch
 
 from pagefleet.engine.kernels.cpu.sampling import DrawParameters, argmax, can_draw, draw
-from pagefleet.engine.logit_rules import apply_rules
+from pagefleet.engine.logit_rules import apply_rules, has_rules
 from pagefleet.engine.sequence import Sequence
 
 MASK_64 = (1 << 64) - 1
@@ -31,8 +31,9 @@ def sample(logits: torch.Tensor, sequences: list[Sequence], eos_token_ids: froze
 
     A row without a finite best logit gives None: its sequence cannot go on.
     """
-    for row, sequence in zip(logits, sequences, strict=True):
-        apply_rules(row, sequence, eos_token_ids)
+    for index, sequence in enumerate(sequences):
+        if has_rules(sequence):
+            apply_rules(logits[index], sequence, eos_token_ids)
     tokens = argmax(logits)
     drawn = [i for i, sequence in enumerate(sequences) if tokens[i] is not None and not sequence.sampling.is_greedy]
     if drawn:

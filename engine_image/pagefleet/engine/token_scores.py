@@ -55,11 +55,14 @@ class SampledScores:
 
 
 def score_prompt(
-    entry: ScheduledSequence, hidden: torch.Tensor, logits_of: Callable[[torch.Tensor], torch.Tensor]
+    entry: ScheduledSequence,
+    hidden: torch.Tensor,
+    first_row: int,
+    logits_of: Callable[[torch.Tensor], torch.Tensor],
 ) -> None:
-    """Score the prompt tokens that this chunk's [tokens, hidden] states predict, if the request asked for them.
+    """Score the prompt tokens that this chunk's states predict, if the request asked for them.
 
-    A chunk that preemption has computed again finds its scores there and adds none.
+    The chunk begins at `first_row` of the step's [tokens, hidden] states. A chunk that preemption has computed again finds its scores there and adds none.
     """
     sequence = entry.sequence
     top = sequence.sampling.prompt_logprobs
@@ -69,7 +72,7 @@ def score_prompt(
     end = min(entry.first_position + entry.tokens, sequence.prompt_tokens - 1)
     for start in range(first, end, PIECE_ROWS):
         stop = min(start + PIECE_ROWS, end)
-        logits = logits_of(hidden[start - entry.first_position : stop - entry.first_position])
+        logits = logits_of(hidden[first_row + start - entry.first_position : first_row + stop - entry.first_position])
         # Position i predicts token i + 1.
         sequence.prompt_logprobs += score(logits, sequence.token_ids[start + 1 : stop + 1], [top] * (stop - start))
 

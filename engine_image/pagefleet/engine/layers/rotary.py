@@ -28,10 +28,9 @@ class RotaryEmbedding:
 
     def table(self, positions: torch.Tensor, dtype: torch.dtype) -> RotaryTable:
         """Return the rotations of [tokens] positions."""
-        angles = positions[:, None].float() * self.inverse_frequencies
-        doubled = torch.cat((angles, angles), dim=-1)[:, None, :]
-        scale = torch.cat((self.scale, self.scale))
-        return RotaryTable((doubled.cos() * scale).to(dtype), (doubled.sin() * scale).to(dtype))
+        angles = positions[:, None, None].float() * self.inverse_frequencies
+        cosine, sine = (angles.cos() * self.scale).to(dtype), (angles.sin() * self.scale).to(dtype)
+        return RotaryTable(torch.cat((cosine, cosine), dim=-1), torch.cat((sine, sine), dim=-1))
 
 
 def rotate(heads: torch.Tensor, table: RotaryTable) -> torch.Tensor:
