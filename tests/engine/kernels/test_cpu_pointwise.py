@@ -22,7 +22,7 @@ def test_rms_norm(dtype: torch.dtype, width: int) -> None:
     assert torch.equal(kernel(hidden[2:3], weight, 1e-5)[0].float(), actual[2])
 
 
-@pytest.mark.parametrize("width", [1, 7, 16, 100, 1003])
+@pytest.mark.parametrize("width", [1, 7, 16, 100, 1003, 1024, 2500])
 def test_argmax(width: int) -> None:
     logits = torch.randn(40, width, generator=torch.Generator().manual_seed(width))
     logits[3] = logits[3].round()  # ties: the first wins

@@ -15,32 +15,54 @@ static float row_largest(const float *row, int64_t width) { /* not a number coun
     return best;
 }
 
-/* The first index of the largest logit; -1 when it is not finite or any logit is not a number. */
-static int64_t row_argmax(const float *row, int64_t width) {
-    vint is_number = splat(0) == splat(0);
-    vfloat most = splat(-INFINITY);
-    int64_t i = 0;
-    for (; i + LANES <= width; i += LANES) {
-        vfloat value = load(row + i);
-        is_number &= value == value;
-        most = largest(value, most);
+#define STRETCH 1024 /* logits that are searched at once */
+#define CHAINS 4      /* a comparison takes as long as four of them that do not wait for each other */
+
+/* The largest of [begin, end); sets `is_number` to false where any is not a number. */
+static float largest_between(const float *row, int64_t begin, int64_t end, int *is_number) {
+    vint numbers[CHAINS];
+    vfloat most[CHAINS];
+    for (int j = 0; j < CHAINS; j++) {
+        numbers[j] = splat(0) == splat(0);
+        most[j] = splat(-INFINITY);
     }
-    for (int lane = 0; lane < LANES; lane++)
-        if (!is_number[lane]) return -1;
-    float best = largest_of(most);
-    for (; i < width; i++) {
-        if (row[i] != row[i]) return -1;
+    int64_t i = begin;
+    for (; i + CHAINS * LANES <= end; i += CHAINS * LANES)
+#pragma GCC unroll 4
+        for (int j = 0; j < CHAINS; j++) {
+            vfloat value = load(row + i + j * LANES);
+            numbers[j] &= value == value;
+            most[j] = largest(value, most[j]);
+        }
+    for (int j = 1; j < CHAINS; j++) {
+        numbers[0] &= numbers[j];
+        most[0] = largest(most[0], most[j]);
+    }
+    for (int lane = 0; lane < LANES; lane++) *is_number &= numbers[0][lane] != 0;
+    float best = largest_of(most[0]);
+    for (; i < end; i++) {
+        *is_number &= row[i] == row[i];
         best = row[i] > best ? row[i] : best;
     }
-    if (!isfinite(best)) return -1;
-    for (i = 0; i + LANES <= width; i += LANES) {
-        vint found = load(row + i) == splat(best);
-        for (int lane = 0; lane < LANES; lane++)
-            if (found[lane]) return i + lane;
+    return best;
+}
+
+/* The first index of the largest logit; -1 when it is not finite or any logit is not a number. */
+static int64_t row_argmax(const float *row, int64_t width) {
+    float best = -INFINITY;
+    int64_t index = 0;
+    int is_number = 1;
+    for (int64_t begin = 0; begin < width; begin += STRETCH) {
+        int64_t end = begin + STRETCH < width ? begin + STRETCH : width;
+        float most = largest_between(row, begin, end, &is_number);
+        if (most > best) {
+            best = most;
+            index = begin;
+        }
     }
-    for (; i < width; i++)
-        if (row[i] == best) return i;
-    return -1;
+    if (!is_number || !isfinite(best)) return -1;
+    while (row[index] != best) index++;
+    return index;
 }
 
 EXPORT void argmax_float32(const sampling_arguments *a) {
