@@ -31,6 +31,27 @@ INLINE void write_sums(const gemm_arguments *a, int64_t row, int64_t column, int
     }
 }
 
+#if BFLOAT16 && !defined(__AVX512BF16__)
+#define PARTS 2 /* floats of a word: without an instruction for pairs, rows are widened once and weights in registers */
+#else
+#define PARTS 1
+#endif
+
+INLINE vfloat part_of(vfloat words, int part) {
+    if (PARTS == 1) return words;
+    return part ? (vfloat)((vword)words & 0xffff0000) : (vfloat)((vword)words << 16);
+}
+
+INLINE vfloat add_product(vfloat sum, vfloat weight, vfloat input) {
+    return PARTS == 1 ? multiply_add(sum, weight, input) : sum + weight * input;
+}
+
+/* Input rows as the tiles read them: words, or PARTS floats for each. */
+typedef struct {
+    const char *first;
+    int64_t stride_bytes;
+} input_rows;
+
 INLINE vfloat gated(vfloat gate, vfloat up) {
     gate = rounded(gate);
     vfloat activated = gate / (splat(1.0f) + exponential(-gate));
@@ -52,30 +73,35 @@ static __attribute__((noinline)) void write_panel(const gemm_arguments *a, int64
         write_sums(a, row, panel * COLUMNS + j, a->columns - panel * COLUMNS - j, load(sums + j));
 }
 
-INLINE void multiply_tile(const gemm_arguments *a, int64_t row, int64_t panel, const int rows, const int panels) {
+INLINE void multiply_tile(const gemm_arguments *a, const input_rows *in, int64_t row, int64_t panel, const int rows,
+                          const int panels) {
     const int64_t words = a->words;
     const int vectors = panels * PANEL_VECTORS;
     const float *input[ROWS];
     vfloat sums[ROWS][MOST_VECTORS];
 #pragma GCC unroll 8
     for (int i = 0; i < rows; i++) {
-        input[i] = (const float *)((const element *)a->input + (row + i) * a->input_stride);
+        input[i] = (const float *)(in->first + (row + i) * in->stride_bytes);
 #pragma GCC unroll 8
         for (int j = 0; j < vectors; j++) sums[i][j] = splat(0);
     }
     const float *weight = a->weight + panel * words * COLUMNS;
-    for (int64_t k = 0; k < words; k++) {
-        vfloat w[MOST_VECTORS];
+    for (int64_t k = 0; k < words; k++)
+#pragma GCC unroll 2
+        for (int part = 0; part < PARTS; part++) {
+            vfloat w[MOST_VECTORS];
 #pragma GCC unroll 8
-        for (int j = 0; j < vectors; j++)
-            w[j] = load(weight + (j / PANEL_VECTORS) * words * COLUMNS + k * COLUMNS + (j % PANEL_VECTORS) * LANES);
+            for (int j = 0; j < vectors; j++) {
+                const float *panel_weight = weight + (j / PANEL_VECTORS) * words * COLUMNS;
+                w[j] = part_of(load(panel_weight + k * COLUMNS + (j % PANEL_VECTORS) * LANES), part);
+            }
 #pragma GCC unroll 8
-        for (int i = 0; i < rows; i++) {
-            vfloat x = splat_word(input[i] + k);
+            for (int i = 0; i < rows; i++) {
+                vfloat x = splat_word(input[i] + k * PARTS + part);
 #pragma GCC unroll 8
-            for (int j = 0; j < vectors; j++) sums[i][j] = multiply_add(sums[i][j], w[j], x);
+                for (int j = 0; j < vectors; j++) sums[i][j] = add_product(sums[i][j], w[j], x);
+            }
         }
-    }
     float done[ROWS][MOST_VECTORS * LANES] __attribute__((aligned(64)));
 #pragma GCC unroll 8
     for (int i = 0; i < rows; i++)
@@ -89,24 +115,25 @@ INLINE void multiply_tile(const gemm_arguments *a, int64_t row, int64_t panel, c
 #define ONE_ROW_PANELS (8 / PANEL_VECTORS)
 #define TWO_ROW_PANELS (4 / PANEL_VECTORS)
 
-static __attribute__((noinline)) void multiply_rows(const gemm_arguments *a, int64_t row, int64_t panel, int rows, int panels) {
+static __attribute__((noinline)) void multiply_rows(const gemm_arguments *a, const input_rows *in, int64_t row,
+                                                   int64_t panel, int rows, int panels) {
     switch (rows * 8 + panels) {
-        case 8 + ONE_ROW_PANELS: multiply_tile(a, row, panel, 1, ONE_ROW_PANELS); break;
+        case 8 + ONE_ROW_PANELS: multiply_tile(a, in, row, panel, 1, ONE_ROW_PANELS); break;
 #if TWO_ROW_PANELS > 1
-        case 16 + TWO_ROW_PANELS: multiply_tile(a, row, panel, 2, TWO_ROW_PANELS); break;
-        case 24 + TWO_ROW_PANELS: multiply_tile(a, row, panel, 3, TWO_ROW_PANELS); break;
+        case 16 + TWO_ROW_PANELS: multiply_tile(a, in, row, panel, 2, TWO_ROW_PANELS); break;
+        case 24 + TWO_ROW_PANELS: multiply_tile(a, in, row, panel, 3, TWO_ROW_PANELS); break;
 #endif
-        case 8 + 1: multiply_tile(a, row, panel, 1, 1); break;
-        case 16 + 1: multiply_tile(a, row, panel, 2, 1); break;
-        case 24 + 1: multiply_tile(a, row, panel, 3, 1); break;
-        case 32 + 1: multiply_tile(a, row, panel, 4, 1); break;
-        case 40 + 1: multiply_tile(a, row, panel, 5, 1); break;
-        default: multiply_tile(a, row, panel, 6, 1); break;
+        case 8 + 1: multiply_tile(a, in, row, panel, 1, 1); break;
+        case 16 + 1: multiply_tile(a, in, row, panel, 2, 1); break;
+        case 24 + 1: multiply_tile(a, in, row, panel, 3, 1); break;
+        case 32 + 1: multiply_tile(a, in, row, panel, 4, 1); break;
+        case 40 + 1: multiply_tile(a, in, row, panel, 5, 1); break;
+        default: multiply_tile(a, in, row, panel, 6, 1); break;
     }
 }
 
 /* Multiply rows [begin, end) with panels [first, first + count), in tiles of nearly equal height. */
-static void multiply_block(const gemm_arguments *a, int64_t begin, int64_t end, int64_t first, int64_t count) {
+static void multiply_block(const gemm_arguments *a, const input_rows *in, int64_t begin, int64_t end, int64_t first, int64_t count) {
     const int64_t tiles = (end - begin + ROWS - 1) / ROWS;
     for (int64_t tile = 0; tile < tiles; tile++) {
         int64_t row = begin + (end - begin) * tile / tiles;
@@ -114,26 +141,39 @@ static void multiply_block(const gemm_arguments *a, int64_t begin, int64_t end, 
         int width = rows == 1 ? ONE_ROW_PANELS : rows <= 3 ? TWO_ROW_PANELS : 1;
         for (int64_t panel = 0; panel < count;) {
             int panels = panel + width <= count ? width : 1;
-            multiply_rows(a, row, first + panel, rows, panels);
+            multiply_rows(a, in, row, first + panel, rows, panels);
             panel += panels;
         }
     }
 }
 
+/* Return the rows [begin, end) as tiles read them, counted from row 0; `space` holds the widened ones. */
+INLINE input_rows rows_of(const gemm_arguments *a, int64_t begin, int64_t end, float *space) {
+    if (PARTS == 1) return (input_rows){a->input, a->input_stride * (int64_t)sizeof(element)};
+    const int64_t width = a->words * PARTS;
+    for (int64_t row = begin; row < end; row++) {
+        const element *input = (const element *)a->input + row * a->input_stride;
+        for (int64_t i = 0; i < width; i++) space[(row - begin) * width + i] = load_element(input + i);
+    }
+    return (input_rows){(const char *)(space - begin * width), width * (int64_t)sizeof(float)};
+}
+
 EXPORT void NAME(multiply)(const gemm_arguments *a) {
     const int64_t panels = (a->columns + COLUMNS - 1) / COLUMNS;
     const int64_t groups = (panels + ONE_ROW_PANELS - 1) / ONE_ROW_PANELS;
-    int64_t most_rows = BLOCK_BYTES / 4 / a->words / ROWS * ROWS;
+    int64_t most_rows = BLOCK_BYTES / 4 / PARTS / a->words / ROWS * ROWS;
     if (most_rows < 2 * ROWS) most_rows = 2 * ROWS;
     const int64_t blocks = (a->rows + most_rows - 1) / most_rows;
 #pragma omp parallel if (a->rows * a->words * a->columns > PARALLEL_WORK)
     for (int64_t block = 0; block < blocks; block++) {
         int64_t begin = a->rows * block / blocks, end = a->rows * (block + 1) / blocks;
+        float space[PARTS == 1 ? 1 : (end - begin) * a->words * PARTS];
+        const input_rows in = rows_of(a, begin, end, space);
 #pragma omp for schedule(static) nowait
         for (int64_t group = 0; group < groups; group++) {
             int64_t first = group * ONE_ROW_PANELS;
             int64_t count = panels - first < ONE_ROW_PANELS ? panels - first : ONE_ROW_PANELS;
-            multiply_block(a, begin, end, first, count);
+            multiply_block(a, &in, begin, end, first, count);
         }
     }
 }
