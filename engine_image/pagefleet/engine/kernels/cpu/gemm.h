@@ -7,6 +7,8 @@
 
 #define BLOCK_BYTES (192 * 1024) /* input rows that stay in the second-level cache while all panels pass by */
 #define PARALLEL_WORK (1 << 16)  /* multiply-adds below which waking the other threads costs more than it saves */
+#define GROUP_PANELS 2           /* panels that all tiles of a block pass before the next: they stay in that cache too */
+#define WORDS_PER_LINE (64 / COLUMNS) /* a tile fetches a quarter of a panel of the next group, in lines of 64 bytes */
 #define MOST_VECTORS 8           /* sums of one row: with fewer than 8 in all the multiply-adds wait for each other */
 
 /* Write `count` outputs of one row, beginning at output `column`, from a vector of sums. */
@@ -73,8 +75,29 @@ static __attribute__((noinline)) void write_panel(const gemm_arguments *a, int64
         write_sums(a, row, panel * COLUMNS + j, a->columns - panel * COLUMNS - j, load(sums + j));
 }
 
-INLINE void multiply_tile(const gemm_arguments *a, const input_rows *in, int64_t row, int64_t panel, const int rows,
-                          const int panels) {
+/* sums += weights . inputs of word `k`. */
+INLINE void multiply_word(vfloat sums[ROWS][MOST_VECTORS], const float *weight, int64_t words, const float *input[ROWS],
+                          int64_t k, const int rows, const int vectors) {
+#pragma GCC unroll 2
+    for (int part = 0; part < PARTS; part++) {
+        vfloat w[MOST_VECTORS];
+#pragma GCC unroll 8
+        for (int j = 0; j < vectors; j++) {
+            const float *panel_weight = weight + (j / PANEL_VECTORS) * words * COLUMNS;
+            w[j] = part_of(load(panel_weight + k * COLUMNS + (j % PANEL_VECTORS) * LANES), part);
+        }
+#pragma GCC unroll 8
+        for (int i = 0; i < rows; i++) {
+            vfloat x = splat_word(input[i] + k * PARTS + part);
+#pragma GCC unroll 8
+            for (int j = 0; j < vectors; j++) sums[i][j] = add_product(sums[i][j], w[j], x);
+        }
+    }
+}
+
+/* Multiply one tile, and meanwhile fetch weights that come later from memory, which nothing else would overlap. */
+INLINE void multiply_tile(const gemm_arguments *a, const input_rows *in, int64_t row, int64_t panel, const char *ahead,
+                          const int rows, const int panels) {
     const int64_t words = a->words;
     const int vectors = panels * PANEL_VECTORS;
     const float *input[ROWS];
@@ -86,22 +109,12 @@ INLINE void multiply_tile(const gemm_arguments *a, const input_rows *in, int64_t
         for (int j = 0; j < vectors; j++) sums[i][j] = splat(0);
     }
     const float *weight = a->weight + panel * words * COLUMNS;
-    for (int64_t k = 0; k < words; k++)
-#pragma GCC unroll 2
-        for (int part = 0; part < PARTS; part++) {
-            vfloat w[MOST_VECTORS];
-#pragma GCC unroll 8
-            for (int j = 0; j < vectors; j++) {
-                const float *panel_weight = weight + (j / PANEL_VECTORS) * words * COLUMNS;
-                w[j] = part_of(load(panel_weight + k * COLUMNS + (j % PANEL_VECTORS) * LANES), part);
-            }
-#pragma GCC unroll 8
-            for (int i = 0; i < rows; i++) {
-                vfloat x = splat_word(input[i] + k * PARTS + part);
-#pragma GCC unroll 8
-                for (int j = 0; j < vectors; j++) sums[i][j] = add_product(sums[i][j], w[j], x);
-            }
-        }
+    for (int64_t begin = 0; begin < words; begin += WORDS_PER_LINE) {
+        const int64_t end = begin + WORDS_PER_LINE < words ? begin + WORDS_PER_LINE : words;
+        __builtin_prefetch(ahead + begin / WORDS_PER_LINE * 64, 0, 2);
+        for (int64_t k = begin; k < end; k++)
+            multiply_word(sums, weight, words, input, k, rows, vectors);
+    }
     float done[ROWS][MOST_VECTORS * LANES] __attribute__((aligned(64)));
 #pragma GCC unroll 8
     for (int i = 0; i < rows; i++)
@@ -116,32 +129,34 @@ INLINE void multiply_tile(const gemm_arguments *a, const input_rows *in, int64_t
 #define TWO_ROW_PANELS (4 / PANEL_VECTORS)
 
 static __attribute__((noinline)) void multiply_rows(const gemm_arguments *a, const input_rows *in, int64_t row,
-                                                   int64_t panel, int rows, int panels) {
+                                                   int64_t panel, const char *ahead, int rows, int panels) {
     switch (rows * 8 + panels) {
-        case 8 + ONE_ROW_PANELS: multiply_tile(a, in, row, panel, 1, ONE_ROW_PANELS); break;
+        case 8 + ONE_ROW_PANELS: multiply_tile(a, in, row, panel, ahead, 1, ONE_ROW_PANELS); break;
 #if TWO_ROW_PANELS > 1
-        case 16 + TWO_ROW_PANELS: multiply_tile(a, in, row, panel, 2, TWO_ROW_PANELS); break;
-        case 24 + TWO_ROW_PANELS: multiply_tile(a, in, row, panel, 3, TWO_ROW_PANELS); break;
+        case 16 + TWO_ROW_PANELS: multiply_tile(a, in, row, panel, ahead, 2, TWO_ROW_PANELS); break;
+        case 24 + TWO_ROW_PANELS: multiply_tile(a, in, row, panel, ahead, 3, TWO_ROW_PANELS); break;
 #endif
-        case 8 + 1: multiply_tile(a, in, row, panel, 1, 1); break;
-        case 16 + 1: multiply_tile(a, in, row, panel, 2, 1); break;
-        case 24 + 1: multiply_tile(a, in, row, panel, 3, 1); break;
-        case 32 + 1: multiply_tile(a, in, row, panel, 4, 1); break;
-        case 40 + 1: multiply_tile(a, in, row, panel, 5, 1); break;
-        default: multiply_tile(a, in, row, panel, 6, 1); break;
+        case 8 + 1: multiply_tile(a, in, row, panel, ahead, 1, 1); break;
+        case 16 + 1: multiply_tile(a, in, row, panel, ahead, 2, 1); break;
+        case 24 + 1: multiply_tile(a, in, row, panel, ahead, 3, 1); break;
+        case 32 + 1: multiply_tile(a, in, row, panel, ahead, 4, 1); break;
+        case 40 + 1: multiply_tile(a, in, row, panel, ahead, 5, 1); break;
+        default: multiply_tile(a, in, row, panel, ahead, 6, 1); break;
     }
 }
 
-/* Multiply rows [begin, end) with panels [first, first + count), in tiles of nearly equal height. */
-static void multiply_block(const gemm_arguments *a, const input_rows *in, int64_t begin, int64_t end, int64_t first, int64_t count) {
-    const int64_t tiles = (end - begin + ROWS - 1) / ROWS;
+/* Multiply rows [begin, end) with panels [first, last), in tiles of nearly equal height. */
+static void multiply_group(const gemm_arguments *a, const input_rows *in, int64_t begin, int64_t end, int64_t first, int64_t last) {
+    const int64_t tiles = (end - begin + ROWS - 1) / ROWS, panel_bytes = a->words * COLUMNS * sizeof(float);
     for (int64_t tile = 0; tile < tiles; tile++) {
         int64_t row = begin + (end - begin) * tile / tiles;
         int rows = (int)(begin + (end - begin) * (tile + 1) / tiles - row);
         int width = rows == 1 ? ONE_ROW_PANELS : rows <= 3 ? TWO_ROW_PANELS : 1;
-        for (int64_t panel = 0; panel < count;) {
-            int panels = panel + width <= count ? width : 1;
-            multiply_rows(a, in, row, first + panel, rows, panels);
+        for (int64_t panel = first; panel < last;) {
+            int panels = panel + width <= last ? width : 1;
+            int64_t later = panel + last - first;
+            const char *ahead = (const char *)a->weight + later * panel_bytes + panel_bytes * tile / tiles;
+            multiply_rows(a, in, row, panel, ahead, rows, panels);
             panel += panels;
         }
     }
@@ -160,7 +175,8 @@ INLINE input_rows rows_of(const gemm_arguments *a, int64_t begin, int64_t end, f
 
 EXPORT void NAME(multiply)(const gemm_arguments *a) {
     const int64_t panels = (a->columns + COLUMNS - 1) / COLUMNS;
-    const int64_t groups = (panels + ONE_ROW_PANELS - 1) / ONE_ROW_PANELS;
+    const int64_t group_panels = a->rows <= ROWS ? ONE_ROW_PANELS : GROUP_PANELS;
+    const int64_t groups = (panels + group_panels - 1) / group_panels;
     int64_t most_rows = BLOCK_BYTES / 4 / PARTS / a->words / ROWS * ROWS;
     if (most_rows < 2 * ROWS) most_rows = 2 * ROWS;
     const int64_t blocks = (a->rows + most_rows - 1) / most_rows;
@@ -171,9 +187,8 @@ EXPORT void NAME(multiply)(const gemm_arguments *a) {
         const input_rows in = rows_of(a, begin, end, space);
 #pragma omp for schedule(static) nowait
         for (int64_t group = 0; group < groups; group++) {
-            int64_t first = group * ONE_ROW_PANELS;
-            int64_t count = panels - first < ONE_ROW_PANELS ? panels - first : ONE_ROW_PANELS;
-            multiply_block(a, &in, begin, end, first, count);
+            int64_t first = group * group_panels;
+            multiply_group(a, &in, begin, end, first, first + group_panels < panels ? first + group_panels : panels);
         }
     }
 }
