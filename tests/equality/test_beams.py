@@ -8,12 +8,10 @@ import pytest
 import torch
 
 from pagefleet.engine.config import EngineConfig
-from pagefleet.engine.gguf_cache import cached_conversion
 from pagefleet.engine.llm import LLM, Generation
 from pagefleet.engine.messages import AddRequest
-from pagefleet.engine.model_source import resolve_model
 from pagefleet.engine.sampling_params import SamplingParameters
-from tests.equality.oracle import reference_model
+from tests.equality.oracle import reference_beams, reference_model, smollm2_folder
 from tests.support.models import smollm2
 from tests.support.tiny_models import make_tiny_llama
 
@@ -39,35 +37,6 @@ def sampling(width: int, **fields: Any) -> SamplingParameters:
     return SamplingParameters(**{"max_tokens": TOKENS, "use_beam_search": True, "beam_width": width, **fields})
 
 
-@torch.inference_mode()
-def reference_beams(
-    folder: Path,
-    prompt: list[int],
-    width: int,
-    length_penalty: float = 1.0,
-    early_stopping: Any = False,
-    *,
-    tokens: int = TOKENS,
-    ignore_eos: bool = False,
-) -> list[list[int]]:
-    """Return the beams of `generate`, cut behind their end token."""
-    model = reference_model(str(folder))
-    model.generation_config.eos_token_id = None if ignore_eos else END
-    generated = model.generate(
-        torch.tensor([prompt]),
-        attention_mask=torch.ones(1, len(prompt)),
-        max_new_tokens=tokens,
-        do_sample=False,
-        pad_token_id=0,
-        num_beams=width,
-        num_return_sequences=width,
-        **({"length_penalty": length_penalty, "early_stopping": early_stopping} if width > 1 else {}),
-    )
-    outputs: list[list[int]] = generated[:, len(prompt) :].tolist()
-    cuts = [output.index(END) + 1 if END in output and not ignore_eos else tokens for output in outputs]
-    return [output[:cut] for output, cut in zip(outputs, cuts, strict=True)]
-
-
 def engine(folder: Path, **options: Any) -> LLM:
     defaults: dict[str, Any] = {"kv_cache_memory_bytes": 2**22, "max_num_seqs": 32, "threads": 1}
     return LLM(EngineConfig(model=str(folder), **{**defaults, **options}))
@@ -87,7 +56,15 @@ def test_beams_equal_those_of_transformers(folder: Path) -> None:
         expected = [
             beam
             for prompt in PROMPTS
-            for beam in reference_beams(folder, prompt, width, length_penalty, early_stopping)
+            for beam in reference_beams(
+                folder,
+                prompt,
+                width,
+                tokens=TOKENS,
+                end=END,
+                length_penalty=length_penalty,
+                early_stopping=early_stopping,
+            )
         ]
         assert tokens(llm, llm.generate(PROMPTS, asked)) == expected, asked
         lengths |= set(map(len, expected))
@@ -99,7 +76,7 @@ def test_beams_equal_those_of_transformers(folder: Path) -> None:
 )
 def test_however_blocks_are_shared(folder: Path, options: dict[str, Any]) -> None:
     llm = engine(folder, **options)
-    expected = [beam for prompt in PROMPTS for beam in reference_beams(folder, prompt, 4)]
+    expected = [beam for prompt in PROMPTS for beam in reference_beams(folder, prompt, 4, tokens=TOKENS, end=END)]
     assert tokens(llm, llm.generate(PROMPTS, sampling(4))) == expected
     assert tokens(llm, llm.generate(PROMPTS, sampling(4))) == expected, "and with what is cached"
 
@@ -112,7 +89,7 @@ def test_under_preemption(folder: Path, blocks: int, most: int) -> None:
     llm = engine(
         folder, block_size=8, max_model_len=48, max_num_seqs=most, kv_cache_memory_bytes=blocks * bytes_per_block
     )
-    expected = [beam for prompt in PROMPTS for beam in reference_beams(folder, prompt, 4, tokens=30, ignore_eos=True)]
+    expected = [beam for prompt in PROMPTS for beam in reference_beams(folder, prompt, 4, tokens=30, end=None)]
     assert tokens(llm, llm.generate(PROMPTS, sampling(4, max_tokens=30, ignore_eos=True))) == expected
     assert (llm.core.scheduler.preemptions_total > 0) == (blocks < 64)
 
@@ -122,7 +99,7 @@ def test_beside_other_requests(folder: Path) -> None:
     greedy = SamplingParameters(max_tokens=TOKENS, temperature=0.0)
     alone = llm.generate(PROMPTS[:1], greedy)
     both = llm.generate([PROMPTS[0], PROMPTS[1]], [greedy, sampling(4)])
-    assert tokens(llm, both) == [alone[0].token_ids, *reference_beams(folder, PROMPTS[1], 4)]
+    assert tokens(llm, both) == [alone[0].token_ids, *reference_beams(folder, PROMPTS[1], 4, tokens=TOKENS, end=END)]
 
 
 def test_beams_share_the_blocks_of_what_they_have_in_common(folder: Path) -> None:
@@ -143,6 +120,4 @@ def test_a_trained_model() -> None:
     llm = LLM(config)
     prompt = [504, 3575, 282, 4649, 314]
     beams = tokens(llm, llm.generate([prompt], sampling(3, ignore_eos=True)))
-    source = cached_conversion(resolve_model(config.model, lambda _: None))
-    assert source is not None, "the engine keeps a converted copy of a GGUF file"
-    assert beams == reference_beams(source.folder, prompt, 3, ignore_eos=True)
+    assert beams == reference_beams(smollm2_folder(), prompt, 3, tokens=TOKENS, end=None)

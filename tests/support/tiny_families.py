@@ -14,14 +14,16 @@ SIZES: dict[str, Any] = {
     "eos_token_id": 1,
     "pad_token_id": None,
 }
+SIZES_OF_HEADS_OF_16 = {**SIZES, "hidden_size": 64}
+"""For configurations that have no head size of their own."""
 WINDOW = 24
 """Shorter than most prompts of the tests, and no multiple of a block."""
 
 LONGROPE = {
     "rope_type": "longrope",
     "rope_theta": 10000.0,
-    "short_factor": [1.0, 1.1, 1.3],
-    "long_factor": [2.0, 3.0, 4.0],
+    "short_factor": [1.0, 1.1, 1.3, 1.4],
+    "long_factor": [2.0, 3.0, 4.0, 5.0],
 }
 
 
@@ -45,20 +47,24 @@ def _mistral() -> Any:
 def _mistral_full() -> Any:
     from transformers import MistralConfig
 
-    return MistralConfig(**SIZES, sliding_window=None)
+    return MistralConfig(**SIZES_OF_HEADS_OF_16, sliding_window=None)
 
 
 def _qwen2() -> Any:
     from transformers import Qwen2Config
 
-    return Qwen2Config(**SIZES, use_sliding_window=False, sliding_window=WINDOW, max_window_layers=1)
+    return Qwen2Config(**SIZES_OF_HEADS_OF_16, use_sliding_window=False, sliding_window=WINDOW, max_window_layers=1)
 
 
 def _qwen2_sliding() -> Any:
     from transformers import Qwen2Config
 
     return Qwen2Config(
-        **SIZES, use_sliding_window=True, sliding_window=WINDOW, max_window_layers=1, tie_word_embeddings=True
+        **SIZES_OF_HEADS_OF_16,
+        use_sliding_window=True,
+        sliding_window=WINDOW,
+        max_window_layers=1,
+        tie_word_embeddings=True,
     )
 
 
@@ -102,7 +108,7 @@ def _phi3() -> Any:
     from transformers import Phi3Config
 
     return Phi3Config(
-        **SIZES,
+        **SIZES_OF_HEADS_OF_16,
         sliding_window=WINDOW,
         rope_parameters={"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5},
     )
@@ -111,7 +117,7 @@ def _phi3() -> Any:
 def _phi3_longrope() -> Any:
     from transformers import Phi3Config
 
-    sizes = {**SIZES, "max_position_embeddings": 1024}
+    sizes = {**SIZES_OF_HEADS_OF_16, "max_position_embeddings": 1024}
     return Phi3Config(
         **sizes, original_max_position_embeddings=256, rope_parameters={**LONGROPE, "partial_rotary_factor": 0.5}
     )
