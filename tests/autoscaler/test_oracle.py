@@ -1,9 +1,9 @@
 """The planner's memory model against what vLLM reported on an H100 of 79.18 GiB (llm-d-planner's documentation).
 
 The engine differs from ours, so that it is described by a profile of its own: default flags of 1,024 sequences and
-8,192 batched tokens. Of its two activation terms one was fitted to the logits of Llama and Qwen (38 bytes for each sequence
-and vocabulary entry) and the other to their hidden sizes; they give gpt-oss, which was not used, within 0.5 %. Runtime
-and multimodal activations are constants of the source.
+8,192 batched tokens. Of its two activation terms one was fitted to the logits of Llama and Qwen (38 bytes for each
+sequence and vocabulary entry) and the other to their hidden sizes; they give gpt-oss, which was not used, within 0.5 %.
+Runtime and multimodal activations are constants of the source.
 """
 
 import time

@@ -1,5 +1,6 @@
 """Headers of published checkpoints, written down as their shapes: nothing is downloaded, no weight exists."""
 
+import functools
 import math
 from collections.abc import Iterator
 from typing import Any
@@ -188,6 +189,7 @@ def gpt_oss(*, layers: int, experts: int, stored_hidden: int = 2880) -> Checkpoi
     return config, [header(tensors())]
 
 
+@functools.cache  # 90,000 tensors
 def deepseek_r1() -> Checkpoint:
     """Return DeepSeek-R1: 61 layers of latent attention and one for drafts, 256 experts in all but three layers."""
     hidden, vocabulary, heads, expert = 7168, 129_280, 128, 2048

@@ -33,9 +33,14 @@ def allowed_formats(request: PlanRequest) -> list[Formats]:
 def near_misses(request: PlanRequest, chosen: Candidate, judged: dict[Formats, Candidate]) -> tuple[Alternative, ...]:
     """Return one changed format at a time that would serve at least a tenth more, with what is in its way."""
     knobs, found = chosen.knobs, []
+    quantization = request.model.architecture.quantization
     for formats in (
         *((knobs.weights, name) for name in KV_FORMATS),
-        *((name, knobs.kv_cache) for name in WEIGHT_FORMATS),
+        *(
+            (name, knobs.kv_cache)
+            for name, kept in WEIGHT_FORMATS.items()
+            if not kept.made_before or name == quantization
+        ),
     ):
         other = None if formats in judged else _judge_if_legal(request, *formats)
         if other is not None and other.fits and other.score >= MINIMUM_GAIN * chosen.score:

@@ -54,6 +54,8 @@ class EngineProfile:
     """The same with buffers for communication, where a replica has several accelerators."""
     copies_tied_head: bool = False
     """The output matrix is packed for its kernel, beside the table that embeds."""
+    keeps_files_mapped: bool = False
+    """Pages of the checkpoint's files stay part of the process's memory."""
     speed: SpeedPriors
 
     def activation_values_per_token(self, model: Architecture) -> float:
@@ -98,9 +100,10 @@ PAGEFLEET_CPU = EngineProfile(
     qkv_copies=3,
     intermediate_copies=4,
     sampling_bytes_per_logit=24,
-    runtime_bytes=420 * MIB,
+    runtime_bytes=420 * MIB,  # measured: DESIGN.md
     runtime_bytes_in_parallel=420 * MIB,
     copies_tied_head=True,
+    keeps_files_mapped=True,
     # Measured on a 125M model in float32: engine_image/NOTES.md, C kernels against torch.
     speed=SpeedPriors(weight_stream=0.8, kv_stream=0.7, compute=0.9, decode_compute=1.0, step_overhead_s=0.0005),
 )

@@ -36,6 +36,7 @@ class Footprint:
     activation_bytes: int
     """Peak of one step's intermediate values."""
     runtime_bytes: int
+    """Interpreter, libraries and device context, and file pages that stay mapped."""
     kv_reserve_bytes: int
     """What quantized caches keep in 16 bits."""
     block_bytes: int
@@ -56,6 +57,9 @@ def footprint(model: ModelFacts, accelerator: Accelerator, knobs: Knobs, profile
     """Predict the uses of one accelerator's memory; its size must be known."""
     architecture, parallel = model.architecture, knobs.tensor_parallel_size
     memory_bytes = accelerator.memory_bytes or 0
+    runtime_bytes = profile.runtime_bytes if parallel == 1 else profile.runtime_bytes_in_parallel
+    if profile.keeps_files_mapped:
+        runtime_bytes += model.weights.stored_bytes
     return Footprint(
         memory_bytes=memory_bytes,
         usable_bytes=int(memory_bytes * knobs.gpu_memory_utilization),
@@ -72,7 +76,7 @@ def footprint(model: ModelFacts, accelerator: Accelerator, knobs: Knobs, profile
             * DTYPE_BYTES[knobs.compute_dtype]
             + knobs.max_num_seqs * architecture.vocabulary_size * profile.sampling_bytes_per_logit
         ),
-        runtime_bytes=profile.runtime_bytes if parallel == 1 else profile.runtime_bytes_in_parallel,
+        runtime_bytes=runtime_bytes,
         kv_reserve_bytes=kv_reserve_bytes(
             architecture,
             knobs.kv_cache,

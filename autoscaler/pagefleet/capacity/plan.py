@@ -39,6 +39,8 @@ class CapacityPlan:
     step: StepTime | None
     """None where the accelerator's speed is not known."""
     service: Service
+    limit: str
+    """What keeps a replica from serving more, in one sentence."""
     replicas: int | None
     """What the workload's rate needs; None without a rate or a speed."""
     choices: tuple[Choice, ...]

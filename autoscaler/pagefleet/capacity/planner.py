@@ -4,7 +4,7 @@ from pagefleet.capacity.alternatives import MINIMUM_GAIN, Formats, allowed_forma
 from pagefleet.capacity.candidate import Candidate, judge
 from pagefleet.capacity.errors import DoesNotFit, ObjectiveOutOfReach
 from pagefleet.capacity.plan import CapacityPlan
-from pagefleet.capacity.reasons import explain
+from pagefleet.capacity.reasons import explain, limit_sentence
 from pagefleet.capacity.request import PlanRequest, check_request
 from pagefleet.capacity.step_time import OBJECTIVE_SHARE
 from pagefleet.capacity.text import bytes_text, count_text, time_text
@@ -30,6 +30,7 @@ def make_plan(request: PlanRequest) -> CapacityPlan:
         footprint=chosen.footprint,
         step=chosen.step,
         service=chosen.service,
+        limit=limit_sentence(request, chosen),
         replicas=None if rate is None else chosen.service.replicas_for(rate),
         choices=explain(request, chosen),
         rejected=rejected(chosen, judged),

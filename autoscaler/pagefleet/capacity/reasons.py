@@ -31,7 +31,9 @@ def _dtype(request: PlanRequest) -> str:
         return YOURS
     if request.compute_dtype == "float32" and stored != "float32":
         return f"{request.accelerator.name} has no fast bfloat16"
-    return f"the checkpoint is in {stored}"
+    return f"the checkpoint is in {stored}" + (
+        "" if stored == request.compute_dtype else ", and the engine converts it"
+    )
 
 
 def _format(allowed: tuple[str, ...], own: str) -> str:
@@ -87,6 +89,8 @@ def _chunk(request: PlanRequest, chosen: Candidate) -> str:
         return f"{YOURS}; {takes}"
     if itl_s is None:
         return f"the engine's default, as there is no inter-token objective; {takes}"
+    if step.base_s + chunk * step.prefill_token_s > itl_s:
+        return f"the fewest that are planned; {takes}, so prompts delay answers beyond {time_text(itl_s)}"
     return f"the most within the inter-token objective of {time_text(itl_s)}; {takes}"
 
 

@@ -118,7 +118,8 @@ def _check_lengths(request: PlanRequest) -> None:
         raise CannotPlan(f"max_model_len {asked} is longer than the model's context: use at most {context}")
     mean = round(request.workload.prompt_tokens.mean + request.workload.output_tokens.mean)
     if mean > (asked or context):
+        instead = f"a max_model_len of {mean} or more" if asked and mean <= context else "shorter requests"
         raise CannotPlan(
             f"a mean request of {mean} tokens, prompt and output, is longer than the longest sequence, "
-            f"{asked or context} tokens: use {'a longer max_model_len or ' if asked and mean <= context else ''}shorter requests"
+            f"{asked or context} tokens: use {instead}"
         )

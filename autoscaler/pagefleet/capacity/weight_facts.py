@@ -102,6 +102,11 @@ class WeightFacts:
 
     groups: tuple[WeightGroup, ...]
 
+    @property
+    def stored_bytes(self) -> int:
+        """Bytes in the files."""
+        return sum(group.bytes for group in self.groups)
+
     def count(self, *roles: Role) -> int:
         """Return how many weights some roles have, or all of them when none is named."""
         return sum(
