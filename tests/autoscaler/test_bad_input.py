@@ -5,6 +5,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from pagefleet.capacity import CannotPlan, DoesNotFit, Lengths, Workload, find_accelerator, read_model
 from pagefleet.capacity.accelerators import GIB
@@ -60,6 +62,27 @@ def test_heads_times_their_size_need_not_be_the_hidden_size() -> None:
     config, headers = checkpoints.qwen3_0_6b()  # 16 heads of 128 numbers, hidden size 1024
     architecture = read_model("m", config, headers).architecture
     assert architecture.query_heads * architecture.head_dim == 2 * architecture.hidden_size
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+)
+KEYS = (*SMALL_CONFIG, "text_config", "layer_types", "sliding_window", "num_experts", "quantization_config")
+
+
+@settings(max_examples=150, deadline=None)
+@given(changes=st.dictionaries(st.sampled_from(KEYS), JSON, max_size=3), entry=JSON, spoils_header=st.booleans())
+def test_nothing_but_sentences(changes: dict[str, Any], entry: Any, spoils_header: bool) -> None:
+    headers = [{**SMALL_HEADERS[0], **({KEY: entry} if spoils_header else {})}]
+    sentence = ""
+    try:
+        model = read_model("m", {**SMALL_CONFIG, **changes}, headers)
+        plan(model, workload={"itl_s": 0.05})
+    except CannotPlan as refusal:
+        sentence = str(refusal)
+    assert "\n" not in sentence
 
 
 @pytest.mark.parametrize(

@@ -205,6 +205,16 @@ def test_every_knob_has_a_reason() -> None:
     assert next(choice for choice in made.choices if choice.knob == "block-size").reason.startswith("you set it")
 
 
+def test_priors_give_the_step_times_that_they_were_chosen_for() -> None:
+    """The autoscaler's prototype assumed these for a 70B model on four H100."""
+    step = plan(read_model("m", *checkpoints.llama_3_3_70b()), count=4).step
+    assert step is not None
+    assert step.base_s == pytest.approx(18e-3, rel=0.05)
+    assert step.prefill_token_s == pytest.approx(79e-6, rel=0.05)
+    assert step.kv_token_s == pytest.approx(35e-9, rel=0.05)
+    assert step.sequence_s == pytest.approx(20e-6, rel=0.05)
+
+
 def test_experts_compute_in_part_and_are_stored_in_full() -> None:
     sparse = plan(read_model("m", *checkpoints.gpt_oss(layers=24, experts=32)))
     dense_s = 2 * 20.9e9 / (989e12 * 0.45)

@@ -4,6 +4,9 @@
 class CannotPlan(Exception):
     """Refuse, saying in one sentence which input is wrong and what would work."""
 
+    def __init__(self, sentence: str) -> None:
+        super().__init__(" ".join(sentence.split()))  # a wrong value may bring line breaks along
+
 
 class DoesNotFit(CannotPlan):
     """Refuse a model that an accelerator cannot hold."""
@@ -20,3 +23,10 @@ class DoesNotFit(CannotPlan):
 
 class ObjectiveOutOfReach(CannotPlan):
     """Refuse a latency objective that even a single request misses."""
+
+    def __init__(self, sentence: str, *, objective: str, least_s: float) -> None:
+        super().__init__(sentence)
+        self.objective = objective
+        """Which latency it is."""
+        self.least_s = least_s
+        """What one request alone takes."""

@@ -85,6 +85,8 @@ def _out_of_reach(request: PlanRequest, candidate: Candidate) -> ObjectiveOutOfR
         least_s = steps * (step.base_s + decode_s) + step.prefill_token_s * prompt
     works_ms = int(least_s / OBJECTIVE_SHARE * 1e3) + 1
     return ObjectiveOutOfReach(
-        f"a {name} of {time_text(objective_s)} cannot be kept on {request.accelerator.name}, where one request alone "
-        f"takes {time_text(least_s)}: write {works_ms} ms or more, or use a faster accelerator"
+        f"the {name} of {time_text(objective_s)} cannot be kept on {request.accelerator.name}, where one request alone "
+        f"takes {time_text(least_s)}: write {works_ms} ms or more, or use a faster accelerator",
+        objective=name,
+        least_s=least_s,
     )

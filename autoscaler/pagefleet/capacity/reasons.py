@@ -103,7 +103,8 @@ def limit_sentence(request: PlanRequest, chosen: Candidate) -> str:
         case "KV memory":
             return f"KV memory: the cache holds {at_once} of {context}, bursts apart"
         case "max_num_seqs":
-            return f"max_num_seqs: {at_once}, and memory and objectives would allow more"
+            others = "you set it" if request.pinned.max_num_seqs else "more would raise the rate by less than 1 %"
+            return f"max_num_seqs: {at_once}; {others}"
         case name:
             objective_s = workload.itl_s if name == "inter-token latency" else workload.ttft_s
             return (

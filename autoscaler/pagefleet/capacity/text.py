@@ -19,4 +19,6 @@ def time_text(seconds: float) -> str:
     """Return a time in s, ms or us, whichever reads best."""
     if seconds >= 1:
         return f"{seconds:.1f} s"
-    return f"{seconds * 1e3:.1f} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.2g} us"
+    if seconds >= 1e-3:
+        return f"{seconds * 1e3:.1f} ms"
+    return f"{seconds * 1e6:.0f} us" if seconds >= 1e-5 else f"{seconds * 1e6:.2g} us"

@@ -7,7 +7,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from pagefleet.capacity import Alternative, CannotPlan, CapacityPlan, DoesNotFit
+from pagefleet.capacity import Alternative, CannotPlan, CapacityPlan, DoesNotFit, ObjectiveOutOfReach
 from pagefleet.capacity.text import bytes_text, count_text, time_text
 
 BAR_WIDTH = 60
@@ -88,9 +88,9 @@ def _memory_table(parts: list[Part]) -> Table:
 def _numbers(plan: CapacityPlan) -> Iterator[Text]:
     service = plan.service
     yield Text(
-        f"Cache: {plan.blocks:,} blocks of {plan.knobs.block_size} tokens, {plan.kv_tokens:,} tokens at "
-        f"{count_text(plan.kv_bytes_per_token)} bytes each, {count_text(plan.full_length_sequences)} sequences of "
-        f"the longest length, {plan.max_model_len:,}."
+        f"Cache: {plan.blocks:,} blocks of {plan.knobs.block_size} tokens, {plan.kv_tokens:,} tokens of "
+        f"{count_text(plan.kv_bytes_per_token)} bytes: {count_text(plan.full_length_sequences)} times the longest "
+        f"length of {plan.max_model_len:,}."
     )
     yield Text(f"Limit: {plan.limit}.")
     if plan.step is None or service.requests_per_s is None:
@@ -162,4 +162,6 @@ def _row(plan: CapacityPlan, price: float | None) -> tuple[str, ...]:
 def _short(error: CannotPlan) -> str:
     if isinstance(error, DoesNotFit):
         return f"does not fit: needs {bytes_text(error.needed_bytes)} of {bytes_text(error.usable_bytes)}"
+    if isinstance(error, ObjectiveOutOfReach):
+        return f"{error.objective}: one request alone takes {time_text(error.least_s)}"
     return str(error)

@@ -98,8 +98,8 @@ def _value(stream: BinaryIO, kind: int) -> Any:
     if kind != _ARRAY:
         raise ValueError(f"a value of type {kind}")
     element, count = _number(stream, "I"), _number(stream, "Q")
-    if count > MOST_ENTRIES:
-        raise ValueError(f"an array of {count} values")
+    if count > MOST_ENTRIES or element == _ARRAY:
+        raise ValueError(f"an array of {count} values of type {element}")
     if element in _NUMBERS:
         stream.seek(count * struct.calcsize(f"<{_NUMBERS[element]}"), 1)
     else:

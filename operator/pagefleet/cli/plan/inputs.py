@@ -8,7 +8,7 @@ from pagefleet.api.manifest import read_manifests
 from pagefleet.api.quantity import quantity_bytes
 from pagefleet.api.v1alpha1 import InferenceService
 from pagefleet.capacity import ACCELERATORS, Accelerator, Allowed, Lengths, PinnedKnobs, Workload, find_accelerator
-from pagefleet.cli.errors import UserMistake
+from pagefleet.cli.errors import UserMistake, require_extra
 from pagefleet.cli.plan import this_machine
 
 MANIFEST_SUFFIXES = (".yaml", ".yml")
@@ -45,6 +45,7 @@ def subjects_of(argument: str) -> list[Subject]:
 
 
 def _subject_of(service: InferenceService) -> Subject:
+    require_extra("operator", ("pagefleet.operator",))  # an image of the engine does without
     from pagefleet.operator.plan.engine_arguments import UnsupportedSpec, locate_model
 
     spec = service.spec

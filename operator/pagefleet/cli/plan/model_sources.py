@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from pagefleet.capacity import ModelFacts, read_model
-from pagefleet.cli.errors import UserMistake
+from pagefleet.cli.errors import UserMistake, require_extra
 from pagefleet.cli.plan.gguf_header import read_gguf
 from pagefleet.cli.plan.hub_headers import read_hub_model
 from pagefleet.cli.plan.safetensors_headers import read_headers, read_json
@@ -15,6 +15,7 @@ def read_model_facts(model: str, *, revision: str | None = None) -> ModelFacts:
         raise UserMistake("MODEL is empty: write a folder, a GGUF file, a Hugging Face id or package://module/file.")
     if _is_hub_id(model):
         return read_hub_model(model, revision)
+    require_extra("engine", ("pagefleet.engine",))  # an image of the operator does without
     from pagefleet.engine.errors import StartupError
     from pagefleet.engine.model_source import resolve_model
 
