@@ -113,6 +113,9 @@ def test_a_comparison_with_prices(eight_billion: Path, capfd: pytest.CaptureFixt
     assert cost is not None
     assert "does not fit: needs" in next(line for line in lines if line.startswith("a10-24g"))
     assert f" {cost:.2f} " in next(line for line in lines if line.startswith("h100-80g"))
+    refused, planned = run_json(capfd, *arguments)
+    assert refused["refusal"].startswith("Llama-3.1-8B does not fit a10-24g")
+    assert planned["accelerator"] == "h100-80g"
 
 
 def plan_on_a_hub(hub: Hub, home: Path, model: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -164,6 +167,11 @@ def test_a_repository_of_the_hub_is_read_without_its_weights(tmp_path: Path) -> 
         (["MODEL", "--memory", "10GiB"], "does not fit gpu: weights 15.0 GiB"),
         (["MODEL", "--memory", "24GiB", "--kv-cache-dtype", ","], "--kv-cache-dtype names nothing"),
         (["MODEL", "--price", "x=1"], "--price belongs to --compare"),
+        (
+            ["MODEL", "--compare", "l4-24g", "--memory", "8GiB"],
+            "--memory describes one accelerator, and --compare l4-24g",
+        ),
+        (["MODEL", "--compare", "l4-24g,h900"], "accelerator h900 is unknown"),
         (["MODEL", "--compare", "l4-24g", "--price", "l4-24g"], "--price l4-24g is not a price per hour"),
         (["MODEL", "--compare", "l4-24g", "--price", "x=1"], "--price x is not compared: write --compare l4-24g,x"),
         (["./none"], "model ./none does not exist"),

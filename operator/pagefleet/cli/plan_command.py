@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -59,6 +59,9 @@ def plan(
     prices = parse_prices(price or [])
     if prices and compare is None:
         raise UserMistake("--price belongs to --compare: for example --compare a100-80g,h100-80g")
+    single = {"--accelerator": accelerator, "--memory": memory, "--bandwidth": bandwidth, "--tflops": tflops}
+    if compare is not None and (given := [flag for flag, value in single.items() if value is not None]):
+        raise UserMistake(f"{given[0]} describes one accelerator, and --compare {compare} names its own: leave one out")
     flags = Flags(
         accelerator=accelerator,
         memory=memory,
@@ -129,6 +132,7 @@ def _print_comparison(subjects: list[Subject], names: tuple[str, ...], prices: d
 
     if unused := [name for name in prices if name not in names]:
         raise UserMistake(f"--price {unused[0]} is not compared: write --compare {','.join((*names, unused[0]))}")
+    documents: list[dict[str, Any]] = []
     for subject in subjects:
         facts = read_model_facts(subject.model, revision=subject.revision)
         rows: list[tuple[str, CapacityPlan | CannotPlan]] = []
@@ -138,14 +142,16 @@ def _print_comparison(subjects: list[Subject], names: tuple[str, ...], prices: d
                 rows.append((name, make_plan(_request(subject, facts, found))))
             except CannotPlan as refusal:
                 rows.append((name, refusal))
-        if as_json:
-            documents = [
-                plan_document(row, name) if isinstance(row, CapacityPlan) else {"name": name, "refusal": str(row)}
-                for name, row in rows
-            ]
-            typer.echo(json.dumps(documents, indent=2))
-        else:
-            make_console().print(draw_comparison(rows, prices))
+        if not as_json:
+            make_console().print(draw_comparison(subject.name, rows, prices))
+        documents += [
+            plan_document(row, subject.name)
+            if isinstance(row, CapacityPlan)
+            else {"name": subject.name, "accelerator": name, "refusal": str(row)}
+            for name, row in rows
+        ]
+    if as_json:
+        typer.echo(json.dumps(documents, indent=2))
 
 
 def _request(subject: Subject, facts: ModelFacts, found: Accelerator) -> PlanRequest:

@@ -133,9 +133,11 @@ def _alternatives(heading: str, alternatives: tuple[Alternative, ...]) -> Iterat
         yield Text(f"  {each.change}: {each.effect} ({each.obstacle})")
 
 
-def draw_comparison(rows: Sequence[tuple[str, CapacityPlan | CannotPlan]], prices: dict[str, float]) -> RenderableType:
+def draw_comparison(
+    title: str, rows: Sequence[tuple[str, CapacityPlan | CannotPlan]], prices: dict[str, float]
+) -> RenderableType:
     """Return one row for each accelerator, refusals as their first sentence."""
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    table = Table(title=title, title_justify="left", title_style="bold", box=None, padding=(0, 2, 0, 0))
     for heading in ("Accelerator", "KV tokens", "Sequences", "Requests/s", "Output tokens/s", "$/1M output tokens"):
         table.add_column(heading, no_wrap=True, justify="left" if heading == "Accelerator" else "right")
     table.add_column("Limit", overflow="fold")
