@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pagefleet.capacity import CannotPlan, DoesNotFit, Lengths, Workload, find_accelerator, read_model
 from pagefleet.capacity.accelerators import GIB
-from tests.autoscaler.builders import SMALL_CONFIG, SMALL_HEADERS, plan
+from tests.autoscaler.builders import FUTURE_CUDA, SMALL_CONFIG, SMALL_HEADERS, plan
 from tests.support import checkpoints
 
 KEY = "model.layers.0.self_attn.k_proj.weight"
@@ -148,6 +148,12 @@ def test_an_allow_list_that_excludes_all_that_fits_is_told_what_to_allow() -> No
         plan(memory_bytes=16 * GIB)
     assert "allow weights int8 (not in this engine yet: int8 weights)" in refusal.value.fixes
     assert refusal.value.fixes[0].startswith("use an accelerator with ")  # what works today comes first
+    with pytest.raises(DoesNotFit) as refusal:
+        plan(memory_bytes=16 * GIB, weights=("none", "int8"))
+    assert "use weights int8 (not in this engine yet: int8 weights)" in refusal.value.fixes
+    with pytest.raises(DoesNotFit) as refusal:
+        plan(memory_bytes=16 * GIB, engine=FUTURE_CUDA)
+    assert refusal.value.fixes[:2] == ("allow weights int8", "allow weights int4")
 
 
 def test_speeds_and_histograms() -> None:

@@ -14,6 +14,8 @@ from pagefleet.capacity.weight_formats import WEIGHT_FORMATS
 MINIMUM_GAIN = 1.1
 """Less than 10 % more is within the error of the prediction, and no reason to give up accuracy."""
 MOST_ACCELERATORS = 16
+MOST_FORMAT_FIXES = 3
+"""Of those that change no hardware: a sentence with all of them is not read."""
 
 Formats = tuple[str, str]
 """A weight format and a cache format."""
@@ -58,34 +60,37 @@ def rejected(chosen: Candidate, judged: dict[Formats, Candidate]) -> tuple[Alter
 
 
 def fixes(request: PlanRequest, closest: Candidate) -> tuple[str, ...]:
-    """Return what would make a model fit, what needs no new engine first."""
+    """Return what would make a model fit: first what works today, then what this engine does not have yet."""
     now: list[str] = []
     later: list[str] = []
     shorter = closest.footprint.kv_budget_bytes // closest.footprint.block_bytes * closest.knobs.block_size
     mean = round(request.workload.prompt_tokens.mean + request.workload.output_tokens.mean)
     if request.pinned.max_model_len is not None and shorter >= mean:
         now.append(f"write a max_model_len of {shorter} or less")
-    for formats in _formats_not_allowed(request):
+    own = allowed_formats(request)
+    for formats in _other_formats(request, closest):
         other = _judge_if_legal(request, *formats)
-        if other is not None and other.fits:
-            text = f"allow {_formats_text(request, formats)}"
-            (later if other.unavailable else now).append(f"{text}{_not_yet(other)}")
-            if other.unavailable:
-                break
+        if other is not None and other.fits and (formats not in own or other.unavailable):
+            verb = "use" if formats in own else "allow"
+            (later if other.unavailable else now).append(f"{verb} {_change(closest, formats)}{_not_yet(other)}")
+    now, later = now[:MOST_FORMAT_FIXES], later[:1]
     now.append(_larger_memory(request, closest))
     later += _more_accelerators(request)
     return (*now, *later)
 
 
-def _formats_not_allowed(request: PlanRequest) -> list[Formats]:
-    """Return what could be allowed in addition, the least change first: each one alone, then both."""
-    everything = Allowed(weights=tuple(WEIGHT_FORMATS), kv_cache=tuple(KV_FORMATS))
-    own = allowed_formats(request)
-    changed = [formats for formats in allowed_formats(replace(request, allowed=everything)) if formats not in own]
+def _other_formats(request: PlanRequest, closest: Candidate) -> list[Formats]:
+    """Return every choice but the closest that the checkpoint permits: one changed format first, then both."""
+    everything = replace(request, allowed=Allowed(weights=tuple(WEIGHT_FORMATS), kv_cache=tuple(KV_FORMATS)))
     quantization = request.model.architecture.quantization
-    possible = [each for each in changed if not WEIGHT_FORMATS[each[0]].made_before or each[0] == quantization]
-    weights, kv_cache = {each[0] for each in own}, {each[1] for each in own}
-    return sorted(possible, key=lambda each: (each[0] not in weights) + (each[1] not in kv_cache))
+    possible = [
+        each
+        for each in allowed_formats(everything)
+        if not WEIGHT_FORMATS[each[0]].made_before or each[0] == quantization
+    ]
+    knobs = closest.knobs
+    changes = {each: (each[0] != knobs.weights) + (each[1] != knobs.kv_cache) for each in possible}
+    return sorted((each for each in possible if changes[each]), key=lambda each: changes[each])
 
 
 def _judge_if_legal(request: PlanRequest, weights: str, kv_cache: str) -> Candidate | None:
@@ -128,16 +133,6 @@ def _change(chosen: Candidate, formats: Formats) -> str:
         parts.append(f"KV cache {kv_cache}")
     if weights != chosen.knobs.weights:
         parts.append(f"weights {weights}")
-    return " and ".join(parts)
-
-
-def _formats_text(request: PlanRequest, formats: Formats) -> str:
-    own = allowed_formats(request)
-    parts = []
-    if formats[1] not in {each[1] for each in own}:
-        parts.append(f"KV cache {formats[1]}")
-    if formats[0] not in {each[0] for each in own}:
-        parts.append(f"weights {formats[0]}")
     return " and ".join(parts)
 
 
