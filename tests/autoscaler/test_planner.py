@@ -146,6 +146,13 @@ def test_the_latency_closed_form_meets_its_objective_exactly() -> None:
     assert made.service.itl_s == pytest.approx(0.85 * 0.03)
 
 
+def test_what_misses_the_objective_is_no_near_miss() -> None:
+    """float32 reads twice the cache, and here not even one sequence of it is in time."""
+    made = plan(prompt_tokens=100_000, workload={"itl_s": 0.035}, engine=FUTURE_CUDA)
+    assert 1 <= made.service.concurrency < 1.3
+    assert "KV cache float32" not in {each.change for each in made.near_misses}
+
+
 def test_an_objective_out_of_reach_names_one_that_works() -> None:
     with pytest.raises(
         ObjectiveOutOfReach, match=r"inter-token latency of 1\.0 ms cannot be kept on h100-80g"

@@ -45,8 +45,9 @@ class Candidate:
     @property
     def score(self) -> float:
         """How much it serves: requests per second, or sequences at once where no speed is known."""
-        rate = self.service.requests_per_s
-        return rate if rate is not None else self.service.concurrency
+        if self.step is None:
+            return self.service.concurrency
+        return self.service.requests_per_s or 0.0  # nothing where not even one request is in time
 
 
 def judge(request: PlanRequest, weights: str, kv_cache: str) -> Candidate:
