@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 # Tests of clusters wait most of the time, see tests/support/work_groups.py; more workers than cores run into time limits.
 TEST_WORKERS ?= 2
-PACKAGES := crds operator engine_image
+PACKAGES := crds operator autoscaler engine_image
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: help install play test images cluster cluster-down lint format crds map constraints clean

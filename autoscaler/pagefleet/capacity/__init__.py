@@ -1,0 +1,37 @@
+"""The capacity planner: model facts + accelerator + workload → a plan, or a refusal with its fix. Pure.
+
+It imports the standard library alone: no clock, no files, no network. `read_model` takes what others have read.
+"""
+
+from pagefleet.capacity.accelerators import ACCELERATORS, Accelerator, find_accelerator
+from pagefleet.capacity.engine_profile import EngineProfile, pagefleet_profile
+from pagefleet.capacity.errors import CannotPlan, DoesNotFit, ObjectiveOutOfReach
+from pagefleet.capacity.model_facts import ModelFacts
+from pagefleet.capacity.plan import Alternative, CapacityPlan, Choice
+from pagefleet.capacity.planner import make_plan
+from pagefleet.capacity.read_model import join_facts, read_model
+from pagefleet.capacity.request import Allowed, PinnedKnobs, PlanRequest
+from pagefleet.capacity.workload import Lengths, Workload
+
+__all__ = [
+    "ACCELERATORS",
+    "Accelerator",
+    "Allowed",
+    "Alternative",
+    "CannotPlan",
+    "CapacityPlan",
+    "Choice",
+    "DoesNotFit",
+    "EngineProfile",
+    "Lengths",
+    "ModelFacts",
+    "ObjectiveOutOfReach",
+    "PinnedKnobs",
+    "PlanRequest",
+    "Workload",
+    "find_accelerator",
+    "join_facts",
+    "make_plan",
+    "pagefleet_profile",
+    "read_model",
+]

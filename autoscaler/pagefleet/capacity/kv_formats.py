@@ -1,0 +1,100 @@
+"""How many bytes keys and values take, by the format that they are cached in."""
+
+import math
+from dataclasses import dataclass
+
+from pagefleet.capacity.errors import CannotPlan
+from pagefleet.capacity.model_facts import Architecture
+
+METADATA_BITS = 16
+"""Of each quantized group: an 8-bit scale and an 8-bit offset."""
+
+SINK_TOKENS = 64
+"""First tokens of a sequence that quantized formats keep in 16 bits: nearly all attention looks at them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class KvFormat:
+    """Describe a cache format. Quantized keys share metadata per channel of a block, values per token and head."""
+
+    key_bits: int
+    value_bits: int
+    is_quantized: bool = False
+    """In groups, so that sinks and the unfilled last block of a sequence stay in 16 bits."""
+    least_block_size: int = 1
+    """Below it the metadata of a block's keys outweighs what fewer bits save."""
+
+    def bits_per_pair(self, block_size: int, head_dim: int) -> float:
+        """Return the bits of one key number and one value number with their metadata."""
+        if not self.is_quantized:
+            return self.key_bits + self.value_bits
+        return self.key_bits + METADATA_BITS / block_size + self.value_bits + METADATA_BITS / head_dim
+
+
+KV_FORMATS: dict[str, KvFormat] = {
+    "float32": KvFormat(key_bits=32, value_bits=32),
+    "bf16": KvFormat(key_bits=16, value_bits=16),
+    "fp8": KvFormat(key_bits=8, value_bits=8),
+    "int8": KvFormat(key_bits=8, value_bits=8, is_quantized=True, least_block_size=16),
+    "int4": KvFormat(key_bits=4, value_bits=4, is_quantized=True, least_block_size=32),
+    "k4v3": KvFormat(key_bits=4, value_bits=3, is_quantized=True, least_block_size=64),
+}
+"""By the words of `spec.engine.kvCache.dtype`, from most to least memory and accuracy."""
+
+AUTO = "auto"
+"""The format that the model computes in."""
+
+
+def resolve_kv_format(name: str, compute_dtype: str) -> str:
+    """Return the format that a name stands for; raises CannotPlan."""
+    if name == AUTO:
+        return "float32" if compute_dtype == "float32" else "bf16"
+    if name not in KV_FORMATS:
+        raise CannotPlan(f"KV cache dtype {name} is unknown: write one of {', '.join((AUTO, *KV_FORMATS))}")
+    return name
+
+
+def check_block_size(name: str, block_size: int) -> None:
+    """Refuse a block size that is illegal for a format; raises CannotPlan."""
+    if block_size < 1:
+        raise CannotPlan(f"block size {block_size} holds no token: for example 16")
+    least = KV_FORMATS[name].least_block_size
+    if block_size < least or (KV_FORMATS[name].is_quantized and block_size % 16):
+        raise CannotPlan(
+            f"block size {block_size} is illegal for KV cache dtype {name}, whose blocks are multiples of 16 from "
+            f"{least} on: use {max(least, -(-block_size // 16) * 16)}, or KV cache dtype bf16"
+        )
+
+
+def kv_bytes_per_token(
+    model: Architecture, name: str, *, block_size: int, tensor_parallel_size: int = 1, context: int | None = None
+) -> float:
+    """Return the cache bytes of one token over all layers on one accelerator.
+
+    With a `context`, the mean bytes that a step reads per token of a sequence so long: windows read no further back.
+    """
+    layers: float = model.layers
+    if context:
+        layers = sum(min(context, window or context) for window in model.windows) / context
+    kept = KV_FORMATS[name]
+    if model.latent is not None:  # one vector serves all heads, so that every accelerator needs all of it
+        width = model.latent.kv_rank + model.latent.rotary_dim
+        return layers * width * kept.bits_per_pair(block_size, width) / 2 / 8
+    heads = max(1, -(-model.kv_heads // tensor_parallel_size))
+    return layers * heads * model.head_dim * kept.bits_per_pair(block_size, model.head_dim) / 8
+
+
+def kv_block_bytes(model: Architecture, name: str, *, block_size: int, tensor_parallel_size: int = 1) -> int:
+    """Return the bytes of one block over all layers on one accelerator."""
+    per_token = kv_bytes_per_token(model, name, block_size=block_size, tensor_parallel_size=tensor_parallel_size)
+    return math.ceil(per_token * block_size)
+
+
+def kv_reserve_bytes(
+    model: Architecture, name: str, *, block_size: int, sequences: int, tensor_parallel_size: int = 1
+) -> int:
+    """Return what sinks and unfilled last blocks of so many sequences take in 16 bits beside the blocks."""
+    if not KV_FORMATS[name].is_quantized:
+        return 0
+    per_token = kv_bytes_per_token(model, "bf16", block_size=block_size, tensor_parallel_size=tensor_parallel_size)
+    return round(per_token * sequences * (SINK_TOKENS + block_size))

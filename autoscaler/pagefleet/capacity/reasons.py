@@ -1,0 +1,113 @@
+"""Why each knob has its value: one sentence with the numbers behind it."""
+
+from pagefleet.capacity.candidate import Candidate
+from pagefleet.capacity.kv_formats import KV_FORMATS
+from pagefleet.capacity.plan import Choice
+from pagefleet.capacity.request import PlanRequest
+from pagefleet.capacity.step_time import OBJECTIVE_SHARE
+from pagefleet.capacity.text import bytes_text, count_text, time_text
+
+YOURS = "you set it"
+
+
+def explain(request: PlanRequest, chosen: Candidate) -> tuple[Choice, ...]:
+    """Return the knobs of a plan with their reasons, in the order in which they are decided."""
+    knobs = chosen.knobs
+    return (
+        Choice("dtype", knobs.compute_dtype, _dtype(request)),
+        Choice("weights", knobs.weights, _format(request.allowed.weights, "the checkpoint's own precision")),
+        Choice("kv-cache-dtype", knobs.kv_cache, _format(request.allowed.kv_cache, "the precision of the model")),
+        Choice("block-size", str(knobs.block_size), _block_size(request, chosen)),
+        Choice("gpu-memory-utilization", f"{knobs.gpu_memory_utilization:g}", _utilization(request)),
+        Choice("max-model-len", str(chosen.max_model_len), _max_model_len(request, chosen)),
+        Choice("max-num-seqs", str(knobs.max_num_seqs), _max_num_seqs(request, chosen)),
+        Choice("max-num-batched-tokens", str(knobs.max_num_batched_tokens), _chunk(request, chosen)),
+    )
+
+
+def _dtype(request: PlanRequest) -> str:
+    stored = request.model.architecture.stored_dtype
+    if request.dtype != "auto":
+        return YOURS
+    if request.compute_dtype == "float32" and stored != "float32":
+        return f"{request.accelerator.name} has no fast bfloat16"
+    return f"the checkpoint is in {stored}" + (
+        "" if stored == request.compute_dtype else ", and the engine converts it"
+    )
+
+
+def _format(allowed: tuple[str, ...], own: str) -> str:
+    if len(allowed) == 1:
+        return own if allowed[0] in ("none", "auto") else "the one that you allow"
+    return f"serves most of {', '.join(allowed)}, or within 10 % of it with less loss"
+
+
+def _block_size(request: PlanRequest, chosen: Candidate) -> str:
+    size = chosen.knobs.block_size
+    waste = size / 2 / request.workload.mean_context
+    wasted = f"the last block of a sequence wastes {waste:.1%} of its cache on average"
+    if request.pinned.block_size is not None:
+        return f"{YOURS}; {wasted}"
+    if KV_FORMATS[chosen.knobs.kv_cache].is_quantized:
+        return f"the smallest that {chosen.knobs.kv_cache} takes, whose keys share metadata per block; {wasted}"
+    return f"the smallest: {wasted}"
+
+
+def _utilization(request: PlanRequest) -> str:
+    left = f"{bytes_text((request.accelerator.memory_bytes or 0) * (1 - request.gpu_memory_utilization))} stay free"
+    if request.pinned.gpu_memory_utilization is not None:
+        return f"{YOURS}; {left}"
+    return f"the engine's default; {left} for the driver, fragmentation and what was predicted too low"
+
+
+def _max_model_len(request: PlanRequest, chosen: Candidate) -> str:
+    context = request.model.architecture.context_length
+    if request.pinned.max_model_len is not None:
+        return YOURS
+    if chosen.max_model_len == context:
+        return "the model's context"
+    if chosen.max_model_len == request.workload.longest_context:
+        return f"99.9 % of requests are no longer; the model's context is {context}"
+    return f"all that the cache holds; the model's context is {context}"
+
+
+def _max_num_seqs(request: PlanRequest, chosen: Candidate) -> str:
+    service = chosen.service
+    if request.pinned.max_num_seqs is not None:
+        return YOURS
+    others = {name: value for name, value in service.limits.items() if name != "max_num_seqs"}
+    name = min(others, key=lambda each: others[each])
+    return f"the next power of two: {name} allows {count_text(others[name])} at once, and each place costs memory"
+
+
+def _chunk(request: PlanRequest, chosen: Candidate) -> str:
+    itl_s, step, chunk = request.workload.itl_s, chosen.step, chosen.knobs.max_num_batched_tokens
+    if step is None:
+        return YOURS if request.pinned.max_num_batched_tokens is not None else "the engine's default"
+    takes = f"a step with so many prompt tokens takes {time_text(step.base_s + chunk * step.prefill_token_s)}"
+    if request.pinned.max_num_batched_tokens is not None:
+        return f"{YOURS}; {takes}"
+    if itl_s is None:
+        return f"the engine's default, as there is no inter-token objective; {takes}"
+    if step.base_s + chunk * step.prefill_token_s > itl_s:
+        return f"the fewest that are planned; {takes}, so prompts delay answers beyond {time_text(itl_s)}"
+    return f"the most within the inter-token objective of {time_text(itl_s)}; {takes}"
+
+
+def limit_sentence(request: PlanRequest, chosen: Candidate) -> str:
+    """Return what keeps a replica from serving more, in one sentence."""
+    service, workload = chosen.service, request.workload
+    at_once = f"{count_text(service.concurrency)} sequences at once"
+    context = f"a mean context of {count_text(workload.mean_context)} tokens"
+    match service.binding_limit:
+        case "KV memory":
+            return f"KV memory: the cache holds {at_once} of {context}, bursts apart"
+        case "max_num_seqs":
+            others = "you set it" if request.pinned.max_num_seqs else "more would raise the rate by less than 1 %"
+            return f"max_num_seqs: {at_once}; {others}"
+        case name:
+            objective_s = workload.itl_s if name == "inter-token latency" else workload.ttft_s
+            return (
+                f"{name}: {at_once} keep the mean within {OBJECTIVE_SHARE:.0%} of {time_text(objective_s or 0)}; "
+                f"KV memory would hold {count_text(service.limits['KV memory'])}"
+            )

@@ -1,0 +1,1 @@
+"""What `pagefleet plan` reads and draws around the pure planner."""

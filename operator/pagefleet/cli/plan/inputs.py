@@ -1,0 +1,197 @@
+"""From flags and manifests to what the planner is asked: which model, on what, under which load, with which limits."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+
+from pagefleet.api.manifest import read_manifests
+from pagefleet.api.quantity import quantity_bytes
+from pagefleet.api.v1alpha1 import InferenceService
+from pagefleet.capacity import ACCELERATORS, Accelerator, Allowed, Lengths, PinnedKnobs, Workload, find_accelerator
+from pagefleet.cli.errors import UserMistake, require_extra
+from pagefleet.cli.plan import this_machine
+
+MANIFEST_SUFFIXES = (".yaml", ".yml")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """Hold what a plan is about; a manifest fills it, flags override it."""
+
+    name: str
+    model: str
+    is_service: bool = False
+    """From a manifest, so that its accelerator is not this machine's by default."""
+    revision: str | None = None
+    accelerator: str | None = None
+    memory_bytes: int | None = None
+    count: int = 1
+    dtype: str = "auto"
+    workload: Workload = field(default=Workload())
+    pinned: PinnedKnobs = field(default=PinnedKnobs())
+    allowed: Allowed = field(default=Allowed())
+
+
+def subjects_of(argument: str) -> list[Subject]:
+    """Return what a MODEL or a manifest asks for: one subject for each service; raises UserMistake."""
+    if Path(argument).suffix not in MANIFEST_SUFFIXES:
+        return [Subject(name=argument, model=argument)]
+    manifests = read_manifests(argument)
+    if manifests.errors:
+        raise UserMistake([str(error) for error in manifests.errors])
+    if not manifests.services:
+        raise UserMistake(f"{argument}: there is no InferenceService in it")
+    return [_subject_of(loaded.service) for loaded in manifests.services]
+
+
+def _subject_of(service: InferenceService) -> Subject:
+    require_extra("operator", ("pagefleet.operator",))  # an image of the engine does without
+    from pagefleet.operator.plan.engine_arguments import UnsupportedSpec, locate_model
+
+    spec = service.spec
+    try:
+        model = locate_model(service)
+    except UnsupportedSpec as error:
+        raise UserMistake(f"{service.metadata.name}: {error}") from None
+    slo = None if spec.autoscaling is None else spec.autoscaling.slo
+    engine, allow = spec.engine, spec.tuning.allow
+    return Subject(
+        name=service.metadata.name,
+        model=model,
+        is_service=True,
+        revision=spec.model.source.revision,
+        accelerator="cpu" if spec.accelerator.resource is None else None,
+        memory_bytes=spec.accelerator.memory_bytes,
+        count=spec.accelerator.count,
+        workload=Workload(ttft_s=slo.ttft_s if slo else None, itl_s=slo.itl_s if slo else None),
+        pinned=PinnedKnobs(
+            block_size=engine.block_size,
+            gpu_memory_utilization=engine.gpu_memory_utilization,
+            max_model_len=engine.max_model_len,
+            max_num_seqs=engine.max_num_seqs,
+            max_num_batched_tokens=engine.max_num_batched_tokens,
+        ),
+        allowed=Allowed(
+            weights=_values(engine.weights.quantization, allow.weights),
+            kv_cache=_values(engine.kv_cache.dtype, allow.kv_cache),
+        ),
+    )
+
+
+def _values(fixed: str | None, allowed: Sequence[str]) -> tuple[str, ...]:
+    return tuple(str(value) for value in (allowed if fixed is None else (fixed,)))
+
+
+def choose_accelerator(
+    subject: Subject, *, bandwidth_gb_per_s: float | None = None, tflops: float | None = None
+) -> Accelerator:
+    """Return the accelerator of a subject; this machine's CPU where nothing names one. Raises CannotPlan."""
+    name = subject.accelerator
+    if name is None and subject.memory_bytes is None:
+        if subject.is_service:
+            raise UserMistake(
+                f"{subject.name}: the accelerator's memory is unknown: write spec.accelerator.memory, such as 80Gi, "
+                f"or give --accelerator, one of {', '.join(ACCELERATORS)}"
+            )
+        name = "cpu"
+    memory_bytes = subject.memory_bytes
+    if name == "cpu" and memory_bytes is None:
+        memory_bytes = this_machine.memory_limit_bytes()
+    found = find_accelerator(
+        name,
+        memory_bytes=memory_bytes,
+        bandwidth_bytes_per_s=None if bandwidth_gb_per_s is None else bandwidth_gb_per_s * 1e9,
+        flops_bfloat16=None if tflops is None else tflops * 1e12,
+    )
+    return replace(found, has_fast_bfloat16=this_machine.has_fast_bfloat16()) if name == "cpu" else found
+
+
+def parse_memory(flag: str, text: str) -> int:
+    """Return the bytes of an amount such as 24GiB or 80Gi; raises UserMistake."""
+    try:
+        return quantity_bytes(text.removesuffix("B"))
+    except ValueError as error:
+        raise UserMistake(f"{flag}: {error}") from None
+
+
+def parse_list(flag: str, text: str) -> tuple[str, ...]:
+    """Return the words of a list such as auto,int8; raises UserMistake."""
+    words = tuple(word.strip() for word in text.split(",") if word.strip())
+    if not words:
+        raise UserMistake(f"{flag} names nothing: write words with commas between them")
+    return words
+
+
+def parse_prices(prices: Sequence[str]) -> dict[str, float]:
+    """Return the prices per accelerator and hour of texts such as h100-80g=2.5; raises UserMistake."""
+    found = {}
+    for text in prices:
+        name, separator, number = text.partition("=")
+        try:
+            price = float(number)
+        except ValueError:
+            price = -1.0
+        if not name or not separator or not 0 <= price < float("inf"):
+            raise UserMistake(f"--price {text} is not a price per hour: for example --price h100-80g=2.5")
+        found[name] = price
+    return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flags:
+    """Hold what the command line says; None leaves the manifest's word, or the planner's choice."""
+
+    accelerator: str | None = None
+    memory: str | None = None
+    count: int | None = None
+    dtype: str = "auto"
+    revision: str | None = None
+    prompt_tokens: float | None = None
+    output_tokens: float | None = None
+    rate: float | None = None
+    shared_prefix: float | None = None
+    ttft_ms: float | None = None
+    itl_ms: float | None = None
+    kv_cache_dtype: str | None = None
+    weights: str | None = None
+    pinned: PinnedKnobs = field(default=PinnedKnobs())
+
+
+def override(subject: Subject, flags: Flags) -> Subject:
+    """Return a subject with the flags that were given; raises UserMistake or CannotPlan."""
+    subject = _override_accelerator(subject, flags)
+    pinned = {key: value for key, value in asdict(flags.pinned).items() if value is not None}
+    allowed: dict[str, tuple[str, ...]] = {}
+    if flags.kv_cache_dtype is not None:
+        allowed["kv_cache"] = parse_list("--kv-cache-dtype", flags.kv_cache_dtype)
+    if flags.weights is not None:
+        allowed["weights"] = parse_list("--weights", flags.weights)
+    return replace(
+        subject,
+        revision=flags.revision or subject.revision,
+        dtype=flags.dtype,
+        workload=_override_workload(subject.workload, flags),
+        pinned=replace(subject.pinned, **pinned),
+        allowed=replace(subject.allowed, **allowed),
+    )
+
+
+def _override_accelerator(subject: Subject, flags: Flags) -> Subject:
+    """Another accelerator brings its own memory, unless a flag says that too."""
+    if flags.accelerator is not None:
+        subject = replace(subject, accelerator=flags.accelerator, memory_bytes=None)
+    if flags.memory is not None:
+        subject = replace(subject, memory_bytes=parse_memory("--memory", flags.memory))
+    return subject if flags.count is None else replace(subject, count=flags.count)
+
+
+def _override_workload(workload: Workload, flags: Flags) -> Workload:
+    return replace(
+        workload,
+        prompt_tokens=workload.prompt_tokens if flags.prompt_tokens is None else Lengths(flags.prompt_tokens),
+        output_tokens=workload.output_tokens if flags.output_tokens is None else Lengths(flags.output_tokens),
+        rate_per_s=workload.rate_per_s if flags.rate is None else flags.rate,
+        shared_prefix=workload.shared_prefix if flags.shared_prefix is None else flags.shared_prefix,
+        ttft_s=workload.ttft_s if flags.ttft_ms is None else flags.ttft_ms / 1000,
+        itl_s=workload.itl_s if flags.itl_ms is None else flags.itl_ms / 1000,
+    )

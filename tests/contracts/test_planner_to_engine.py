@@ -1,0 +1,82 @@
+"""The planner's table of what the engine has and takes, against the engine itself."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from pagefleet.api.v1alpha1 import KvCacheDtype, WeightQuantization
+from pagefleet.capacity import read_model
+from pagefleet.capacity.engine_profile import PAGEFLEET_CPU, PAGEFLEET_CUDA, EngineProfile
+from pagefleet.capacity.kv_formats import AUTO, KV_FORMATS, kv_block_bytes, resolve_kv_format
+from pagefleet.capacity.weight_facts import Role
+from pagefleet.capacity.weight_formats import DTYPE_BYTES, WEIGHT_FORMATS, weights_bytes
+from pagefleet.cli.plan.safetensors_headers import read_headers, read_json
+from pagefleet.engine.config import EngineConfig
+from pagefleet.engine.device import DTYPES
+from pagefleet.engine.kernels.interface import AttentionShape
+from pagefleet.engine.model_source import ModelSource
+from pagefleet.engine.models.registry import load_model
+from pagefleet.engine.startup import DEFAULT_BUDGET_TOKENS, SAMPLING_COPIES
+from pagefleet.engine.weights import load_config
+from pagefleet.operator.plan.engine_arguments import KV_CACHE_FLAGS
+from tests.support.tiny_families import family_config
+from tests.support.tiny_models import save_random_model
+
+PROFILES = pytest.mark.parametrize(
+    ("profile", "device"), [(PAGEFLEET_CPU, "cpu"), (PAGEFLEET_CUDA, "cuda")], ids=["cpu", "cuda"]
+)
+
+
+@PROFILES
+def test_the_defaults_are_the_engines(profile: EngineProfile, device: str) -> None:
+    config = EngineConfig(model="m")
+    assert profile.max_num_seqs == config.max_num_seqs
+    assert profile.gpu_memory_utilization == config.gpu_memory_utilization
+    assert profile.block_sizes[0] == config.block_size
+    assert profile.max_num_batched_tokens == DEFAULT_BUDGET_TOKENS[device]
+    assert profile.sampling_bytes_per_logit == 4 * SAMPLING_COPIES
+
+
+@PROFILES
+def test_the_formats_are_the_engines(profile: EngineProfile, device: str) -> None:
+    """Whoever gives the engine a format finds here that the planner's table lacks it."""
+    assert {resolve_kv_format(name, "bfloat16") for name in KV_CACHE_FLAGS} <= set(profile.kv_cache)
+    words = {"bf16" if name == "bfloat16" else name for name in DTYPES}
+    assert set(profile.kv_cache) == words
+    assert set(DTYPE_BYTES) == set(DTYPES)
+    assert profile.weights == ("none",)
+
+
+def test_the_words_are_the_resources() -> None:
+    assert {word.value for word in KvCacheDtype} <= {AUTO, *KV_FORMATS}
+    assert {word.value for word in WeightQuantization} == set(WEIGHT_FORMATS)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("family", ["llama", "qwen3", "gemma3", "phi3"])
+def test_bytes_are_the_engines(family: str, dtype: str, tmp_path: Path) -> None:
+    """Weights, cache and activations of a model that the engine has loaded are as predicted, to the byte."""
+    folder = save_random_model(family_config(family), tmp_path / "model")
+    facts = read_model("m", read_json(folder / "config.json"), read_headers(folder))
+    source = ModelSource(folder)
+    model = load_model(load_config(source), source, dtype=DTYPES[dtype], device=torch.device("cpu"))
+    cache_dtype = "bf16" if dtype == "bfloat16" else dtype
+    shape = AttentionShape(
+        layers=len(model.layer_attention),
+        query_heads=model.query_heads,
+        kv_heads=model.kv_heads,
+        head_dim=model.head_dim,
+        scale=1.0,
+        block_size=16,
+        cache_dtype=DTYPES[dtype],
+        device=torch.device("cpu"),
+        layer_attention=model.layer_attention,
+    )
+    assert kv_block_bytes(facts.architecture, cache_dtype, block_size=16) == shape.bytes_per_block
+    assert PAGEFLEET_CPU.activation_values_per_token(facts.architecture) == model.activation_values_per_token
+    predicted = weights_bytes(facts, quantization="none", compute_dtype=dtype, copies_tied_head=False)
+    # Gemma's norms are kept in float32 whatever the compute type is.
+    norms = facts.weights.count(Role.REPLICATED) if family == "gemma3" else 0
+    assert predicted <= model.weight_bytes <= predicted + 2 * norms
+    assert facts.architecture.windows == tuple(layer.window for layer in model.layer_attention)
