@@ -6,16 +6,19 @@ enum { GEMM_STORE, GEMM_ADD, GEMM_SWIGLU, GEMM_FLOAT32 };
 
 typedef struct {
     const void *input;    /* [rows, input_stride] elements, of which the first 2 * words or words count */
-    const float *weight;  /* [panels][words][COLUMNS] 32-bit words: one float32, or two bfloat16 along the depth */
+    const void *weight;   /* [panels][words][COLUMNS] words: one float32, or two bfloat16 or 2 or 4 int8 along the depth */
     const float *bias;    /* [panels * COLUMNS] or null */
     const void *residual; /* GEMM_ADD: laid out as the output; may be the output itself */
     void *output;         /* [rows, output_stride] elements; float32 with GEMM_FLOAT32 */
     int64_t rows;
-    int64_t words;   /* depth in 32-bit words */
+    int64_t words;   /* depth in words */
     int64_t columns; /* outputs that count; with GEMM_SWIGLU gate and up together */
     int64_t input_stride;
     int64_t output_stride;
     int64_t mode;
+    const float *weight_scales;   /* int8: [panels * COLUMNS], what one step of an output's weights stands for */
+    const int32_t *weight_sums;   /* int8: [panels * COLUMNS], sums over the depth */
+    int64_t inputs;               /* int8: depth in numbers */
 } gemm_arguments;
 
 typedef struct {

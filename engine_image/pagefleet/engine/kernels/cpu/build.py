@@ -19,7 +19,7 @@ PREBUILT_VARIABLE = "PAGEFLEET_KERNELS"
 """Names the folder in which an image brings the libraries of all levels."""
 
 LEVELS = {
-    "avx512-bf16": ("-march=x86-64-v4", "-mavx512bf16"),
+    "avx512-bf16": ("-march=x86-64-v4", "-mavx512bf16", "-mavx512vnni"),
     "avx512": ("-march=x86-64-v4",),
     "avx2": ("-march=x86-64-v3",),
 }

@@ -2,4 +2,5 @@
 #define BFLOAT16 0
 #include "attention.h"
 #include "gemm.h"
+#include "gemm_int8.h"
 #include "pointwise.h"

@@ -17,12 +17,13 @@ Kernel = Callable[[object], None]
 """Takes `ctypes.byref` of its argument block."""
 
 _LEVEL_CAPABILITIES = {
-    "avx512-bf16": ("avx512_bf16", "avx512_f", "avx512_bw", "avx512_vl", "avx512_dq", "avx512_cd"),
+    "avx512-bf16": ("avx512_bf16", "avx512_vnni", "avx512_f", "avx512_bw", "avx512_vl", "avx512_dq", "avx512_cd"),
     "avx512": ("avx512_f", "avx512_bw", "avx512_vl", "avx512_dq", "avx512_cd"),
     "avx2": ("avx2", "fma3", "f16c", "bmi2"),
 }
 _LANES = {"avx512-bf16": 16, "avx512": 16, "avx2": 8}
 _PANEL_VECTORS = {"avx512-bf16": 4, "avx512": 4, "avx2": 2}
+_INT8_GROUPS = {"avx512-bf16": 4, "avx512": 2, "avx2": 2}
 _DTYPE_SUFFIXES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
 
 
@@ -53,6 +54,8 @@ class GemmArguments(ctypes.Structure):
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("input", "weight", "bias", "residual", "output")),
         *((name, ctypes.c_int64) for name in ("rows", "words", "columns", "input_stride", "output_stride", "mode")),
+        *((name, ctypes.c_void_p) for name in ("weight_scales", "weight_sums")),
+        ("inputs", ctypes.c_int64),
     )
 
 
@@ -85,6 +88,8 @@ class KernelLibrary:
         """32-bit numbers in one register."""
         self.panel_columns = _PANEL_VECTORS[level] * self.lanes
         """Outputs in one panel of a packed weight: COLUMNS of vector.h."""
+        self.int8_group = _INT8_GROUPS[level]
+        """Inputs in one word of a packed 8-bit weight: GROUP of gemm_int8.h."""
         self._library = ctypes.CDLL(str(path))
 
     def kernel(self, name: str, dtype: torch.dtype) -> Kernel:

@@ -34,12 +34,14 @@ INLINE void store(void *target, vfloat value) { *(vfloat_unaligned *)target = va
 INLINE vfloat splat(float x) { return (vfloat)_mm512_set1_ps(x); }
 INLINE vfloat largest(vfloat a, vfloat b) { return (vfloat)_mm512_max_ps((__m512)a, (__m512)b); }
 INLINE vfloat smallest(vfloat a, vfloat b) { return (vfloat)_mm512_min_ps((__m512)a, (__m512)b); }
+INLINE vint nearest(vfloat x) { return (vint)_mm512_cvtps_epi32((__m512)x); }
 
 #elif LANES == 8
 
 INLINE vfloat splat(float x) { return (vfloat)_mm256_set1_ps(x); }
 INLINE vfloat largest(vfloat a, vfloat b) { return (vfloat)_mm256_max_ps((__m256)a, (__m256)b); }
 INLINE vfloat smallest(vfloat a, vfloat b) { return (vfloat)_mm256_min_ps((__m256)a, (__m256)b); }
+INLINE vint nearest(vfloat x) { return (vint)_mm256_cvtps_epi32((__m256)x); }
 
 #else /* EMULATE_AVX512: the same meaning lane by lane, the second where one is not a number */
 
@@ -53,6 +55,12 @@ INLINE vfloat largest(vfloat a, vfloat b) {
 INLINE vfloat smallest(vfloat a, vfloat b) {
     for (int i = 0; i < LANES; i++) b[i] = a[i] < b[i] ? a[i] : b[i];
     return b;
+}
+
+INLINE vint nearest(vfloat x) {
+    vint integers;
+    for (int i = 0; i < LANES; i++) integers[i] = (int32_t)__builtin_rintf(x[i]);
+    return integers;
 }
 
 #endif
