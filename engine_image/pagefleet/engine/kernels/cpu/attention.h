@@ -52,7 +52,7 @@ static void soften(workspace *w, int row, int begin, int end, int first, int las
 static void attend_chunk(const attention_arguments *a, workspace *w, int rows, int group, int begin, int end, int64_t position) {
     const int64_t dim = a->head_dim;
     const float cap = (float)a->soft_cap, scale = (float)(cap ? a->scale / a->soft_cap : a->scale * LOG2_E);
-    score_rows(w, rows, begin, end, dim / PAIR, scale);
+    score_rows(w, rows, begin, end, dim, scale);
     for (int row = 0; row < rows; row++) {
         int64_t last = position + row / group, first = last - a->window + 1;
         if (first < begin * UNIT) first = begin * UNIT;
@@ -67,10 +67,26 @@ static void attend_chunk(const attention_arguments *a, workspace *w, int rows, i
     weigh_rows(w, rows, begin, end, dim);
 }
 
+/* Say where the units `begin` to `end` of a chunk lie, and which are worth fetching after them. */
+static void find_units(const attention_arguments *a, workspace *w, const int32_t *table, int64_t kv_head,
+                       int64_t chunk, int begin, int end) {
+    const int64_t units_per_block = a->block_size / UNIT;
+    for (int u = begin; u < end; u++) {
+        int64_t unit = chunk + u;
+        int64_t offset = unit_offset(a, table[unit / units_per_block], kv_head, unit % units_per_block);
+        w->keys[u] = (const float *)a->keys + offset;
+        w->values[u] = (const float *)a->values + offset;
+    }
+    for (int i = 0; i < UNITS_AHEAD; i++) {
+        w->keys[end + i] = w->values[begin + i < end ? begin + i : end - 1];
+        w->values[end + i] = w->values[end - 1];
+    }
+}
+
 static void attend_item(const attention_arguments *a, workspace *w, const int32_t *item, int64_t kv_head) {
     const int32_t *table = a->tables + item[0] * a->table_stride;
     const int64_t first_row = item[1], tokens = item[2], first_position = item[3];
-    const int64_t group = a->query_heads / a->kv_heads, dim = a->head_dim, units_per_block = a->block_size / UNIT;
+    const int64_t group = a->query_heads / a->kv_heads, dim = a->head_dim;
     const int rows = (int)(tokens * group);
     for (int row = 0; row < rows; row++) {
         const element *query = (const element *)a->query + (first_row + row / group) * a->query_stride +
@@ -87,12 +103,7 @@ static void attend_item(const attention_arguments *a, workspace *w, const int32_
     for (int64_t chunk = first_unit / CHUNK_UNITS * CHUNK_UNITS; chunk < end_unit; chunk += CHUNK_UNITS) {
         int begin = (int)(first_unit > chunk ? first_unit - chunk : 0);
         int end = (int)(end_unit - chunk < CHUNK_UNITS ? end_unit - chunk : CHUNK_UNITS);
-        for (int u = begin; u < end; u++) {
-            int64_t unit = chunk + u;
-            int64_t offset = unit_offset(a, table[unit / units_per_block], kv_head, unit % units_per_block);
-            w->keys[u] = (const float *)a->keys + offset;
-            w->values[u] = (const float *)a->values + offset;
-        }
+        find_units(a, w, table, kv_head, chunk, begin, end);
         attend_chunk(a, w, rows, (int)group, begin, end, first_position - chunk * UNIT);
     }
     for (int row = 0; row < rows; row++) {
