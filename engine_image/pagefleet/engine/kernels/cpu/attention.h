@@ -48,8 +48,9 @@ static void soften(workspace *w, int row, int begin, int end, int first, int las
     for (int64_t d = 0; d < dim; d += LANES) store(&w->output[row][d], load(&w->output[row][d]) * decay);
 }
 
-/* One softmax chunk of an item: `begin` and `end` are units of the chunk, `position` is the item's first in the chunk. */
-static void attend_chunk(const attention_arguments *a, workspace *w, int rows, int group, int begin, int end, int64_t position) {
+/* One softmax chunk of an item: `begin` and `end` are units of it, `position` is the position of the first row in it. */
+static void attend_chunk(const attention_arguments *a, workspace *w, int rows, int group, int begin, int end,
+                         int64_t position) {
     const int64_t dim = a->head_dim;
     const float cap = (float)a->soft_cap, scale = (float)(cap ? a->scale / a->soft_cap : a->scale * LOG2_E);
     score_rows(w, rows, begin, end, dim, scale);

@@ -15,7 +15,7 @@
 /* Floats between two rows. A multiple of 1,024 bytes would put the rows into few sets of the first-level cache. */
 #define ROW_STRIDE (CHUNK_UNITS * UNIT + 16)
 
-#if BFLOAT16 && !defined(__AVX512BF16__)
+#if BFLOAT16 && !defined(__AVX512BF16__) && !defined(EMULATE_AVX512)
 
 #define PARTS 2 /* no instruction multiplies pairs: a word is two float32, all first ones of a unit before the second */
 
