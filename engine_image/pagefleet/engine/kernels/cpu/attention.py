@@ -11,7 +11,7 @@ from pagefleet.engine.kernels.interface import AttentionBatch, AttentionShape, P
 from pagefleet.engine.layers.rotary import RotaryTable
 
 MOST_ROWS = 64
-"""Query tokens of one item times query heads of a group, as in attention.h."""
+"""Query tokens of one item times query heads of a group, as in attention_tiles.h."""
 
 MOST_HEAD_DIM = 256
 
