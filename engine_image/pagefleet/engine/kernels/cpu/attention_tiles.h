@@ -15,30 +15,12 @@
 /* Floats between two rows. A multiple of 1,024 bytes would put the rows into few sets of the first-level cache. */
 #define ROW_STRIDE (CHUNK_UNITS * UNIT + 16)
 
-#if BFLOAT16 && !defined(__AVX512BF16__) && !defined(EMULATE_AVX512)
-
-#define PARTS 2 /* no instruction multiplies pairs: a word is two float32, all first ones of a unit before the second */
-
+#if PARTS == 2 /* all first parts of a unit before the second */
 INLINE void store_factors(float *factors, int64_t index, vfloat value) { store(factors + index, value); }
-
-INLINE vfloat part_of(vfloat word, int part) {
-    return part ? (vfloat)((vword)word & 0xffff0000) : (vfloat)((vword)word << 16);
-}
-
-INLINE vfloat add_product(vfloat sum, vfloat a, vfloat b) { return sum + a * b; }
-
 #else
-
-#define PARTS 1
-
 INLINE void store_factors(float *factors, int64_t index, vfloat value) {
     store_elements((element *)factors + index, value);
 }
-
-INLINE vfloat part_of(vfloat word, int part) { return (void)part, word; }
-
-INLINE vfloat add_product(vfloat sum, vfloat a, vfloat b) { return multiply_add(sum, a, b); }
-
 #endif
 
 typedef enum {

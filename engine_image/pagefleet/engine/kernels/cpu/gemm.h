@@ -33,21 +33,6 @@ INLINE void write_sums(const gemm_arguments *a, int64_t row, int64_t column, int
     }
 }
 
-#if BFLOAT16 && !defined(__AVX512BF16__)
-#define PARTS 2 /* floats of a word: without an instruction for pairs, rows are widened once and weights in registers */
-#else
-#define PARTS 1
-#endif
-
-INLINE vfloat part_of(vfloat words, int part) {
-    if (PARTS == 1) return words;
-    return part ? (vfloat)((vword)words & 0xffff0000) : (vfloat)((vword)words << 16);
-}
-
-INLINE vfloat add_product(vfloat sum, vfloat weight, vfloat input) {
-    return PARTS == 1 ? multiply_add(sum, weight, input) : sum + weight * input;
-}
-
 /* Input rows as the tiles read them: words, or PARTS floats for each. */
 typedef struct {
     const char *first;
