@@ -18,6 +18,7 @@ def a_ready_core() -> CoreReady:
     return CoreReady(
         model="m",
         architecture="LlamaForCausalLM",
+        model_impl="native",
         device="cpu",
         dtype="float32",
         kv_cache_dtype="float32",

@@ -170,6 +170,7 @@ def test_stages_are_reported_and_timed(folder: Path) -> None:
     )
     assert [progress.stage for progress in seen] == ["download", "load", "measure", "allocate", "warm_up"]
     assert list(core.info.stage_seconds) == ["download", "load", "measure", "allocate", "warm_up"]
+    assert core.info.model_impl == "native"
     assert core.state().steps_total == 0, "the warm-up is not counted"
 
 

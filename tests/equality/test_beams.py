@@ -94,6 +94,28 @@ def test_under_preemption(folder: Path, blocks: int, most: int) -> None:
     assert (llm.core.scheduler.preemptions_total > 0) == (blocks < 64)
 
 
+@pytest.mark.parametrize("blocks", [10, 64])
+def test_scores_are_those_of_the_tokens(folder: Path, blocks: int) -> None:
+    """Each beam's scores equal those of the same tokens as a prompt, preempted or not."""
+    roomy = engine(folder, block_size=8)
+    bytes_per_block = roomy.core.info.kv_cache_bytes // roomy.core.info.blocks_total
+    llm = engine(folder, block_size=8, max_model_len=48, kv_cache_memory_bytes=blocks * bytes_per_block)
+    beams = llm.generate(PROMPTS, sampling(4, logprobs=2))
+    plain = SamplingParameters(max_tokens=1, prompt_logprobs=2)
+    texts = [[*PROMPTS[index // 4], *beam.token_ids] for index, beam in enumerate(beams)]
+    for beam, scored in zip(beams, roomy.generate(texts, plain), strict=True):
+        assert beam.logprobs is not None
+        assert scored.prompt_logprobs is not None
+        expected = scored.prompt_logprobs[-len(beam.token_ids) :]
+        assert [each.token_id for each in beam.logprobs] == beam.token_ids
+        assert [each.rank for each in beam.logprobs] == [each.rank for each in expected]
+        assert [each.logprob for each in beam.logprobs] == pytest.approx([each.logprob for each in expected], abs=1e-4)
+        assert [[token for token, _ in each.top] for each in beam.logprobs] == [
+            [token for token, _ in each.top] for each in expected
+        ]
+    assert (llm.core.scheduler.preemptions_total > 0) == (blocks == 10)
+
+
 def test_beside_other_requests(folder: Path) -> None:
     llm = engine(folder)
     greedy = SamplingParameters(max_tokens=TOKENS, temperature=0.0)

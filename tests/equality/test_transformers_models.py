@@ -163,4 +163,5 @@ def test_native_code_gives_the_same(folder_of: Callable[[str], Path], name: str)
         teacher_forced_logits(native, PROMPTS, chunk=50), teacher_forced_logits(other, PROMPTS, chunk=50), strict=True
     ):
         assert (ours - theirs).abs().max() <= ATOL
+    assert (native.implementation, other.implementation) == ("native", "transformers")
     assert generate(folder_of(name), PROMPTS, model_impl="native") == generate(folder_of(name), PROMPTS)

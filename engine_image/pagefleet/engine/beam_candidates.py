@@ -4,6 +4,7 @@ import torch
 
 from pagefleet.engine.beams import Candidates
 from pagefleet.engine.sequence import Sequence
+from pagefleet.engine.token_scores import score
 
 
 def propose_continuations(logits: torch.Tensor, sequences: list[Sequence]) -> None:
@@ -15,4 +16,7 @@ def propose_continuations(logits: torch.Tensor, sequences: list[Sequence]) -> No
         if sequence.output_tokens < beams.sampling.min_tokens:
             log_probabilities[list(beams.end_token_ids)] = -torch.inf
         best = torch.topk(log_probabilities, min(beams.candidates_kept, len(log_probabilities)))
-        beams.candidates[sequence.index] = Candidates(best.indices.tolist(), best.values.tolist())
+        token_ids: list[int] = best.indices.tolist()
+        top = beams.sampling.logprobs
+        reported = [] if top is None else score(logits[[row] * len(token_ids)], token_ids, [top] * len(token_ids))
+        beams.candidates[sequence.index] = Candidates(token_ids, best.values.tolist(), reported)

@@ -44,6 +44,7 @@ class BeamMoves:
         for index, continuation in placed:
             self._append(sequences[index], continuation.token_id)
             beams.scores[index] = continuation.score
+        beams.reported = {index: beams.reported_with(continuation) for index, continuation in placed}
         return True
 
     def _append(self, sequence: Sequence, token_id: int) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from pagefleet.engine.logprobs import TokenLogprobs
 from pagefleet.engine.sampling_params import SamplingParameters
 
 NEVER = np.float32(-1e9)
@@ -21,6 +22,8 @@ class Candidates:
 
     token_ids: list[int]
     log_probabilities: list[float]
+    reported: list[TokenLogprobs] = field(default_factory=list)
+    """What is reported of each, for a request that asked for log-probabilities; empty for others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +33,7 @@ class Continuation:
     parent: int
     token_id: int
     score: np.float32
+    reported: TokenLogprobs | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +44,8 @@ class Hypothesis:
     score: np.float32
     is_ended: bool
     """By an end token, not by its length."""
+    reported: list[TokenLogprobs]
+    """Scores of the tokens, for a request that asked; empty for others."""
 
 
 @dataclass(slots=True)
@@ -50,6 +56,8 @@ class BeamSearch:
     end_token_ids: frozenset[int]
     scores: list[np.float32]
     """Sums of log-probabilities by beam."""
+    reported: dict[int, list[TokenLogprobs]] = field(default_factory=dict)
+    """By beam: scores of its tokens, for a request that asked."""
     candidates: dict[int, Candidates] = field(default_factory=dict)
     """By beam: those that have computed their next tokens and wait for the others."""
     hypotheses: list[Hypothesis] = field(default_factory=list)
@@ -97,12 +105,23 @@ class BeamSearch:
             return None
         return going_on
 
+    def reported_with(self, continuation: Continuation) -> list[TokenLogprobs]:
+        """Return the scores of all tokens of a beam that goes on so."""
+        before = self.reported.get(continuation.parent, [])
+        return before if continuation.reported is None else [*before, continuation.reported]
+
     def _best_continuations(self) -> list[Continuation]:
         continuations = [
-            Continuation(beam, token_id, np.float32(log_probability) + self.scores[beam])
+            Continuation(
+                beam,
+                token_id,
+                np.float32(log_probability) + self.scores[beam],
+                candidates.reported[position] if candidates.reported else None,
+            )
             for beam in range(self.width)
-            for token_id, log_probability in zip(
-                self.candidates[beam].token_ids, self.candidates[beam].log_probabilities, strict=True
+            for candidates in (self.candidates[beam],)
+            for position, (token_id, log_probability) in enumerate(
+                zip(candidates.token_ids, candidates.log_probabilities, strict=True)
             )
         ]
         continuations.sort(key=lambda each: -each.score)
@@ -117,6 +136,7 @@ class BeamSearch:
                 token_ids=[*outputs[each.parent], each.token_id],
                 score=each.score / penalty,
                 is_ended=each.token_id in self.end_token_ids,
+                reported=self.reported_with(each),
             )
             for each, is_end in zip(first, ends, strict=False)
             if is_end

@@ -8,6 +8,7 @@ from pagefleet.engine import machine, messages
 from pagefleet.engine.blocks import BlockManager
 from pagefleet.engine.errors import QueueFull, RequestRefused
 from pagefleet.engine.kernels.interface import PagedAttention
+from pagefleet.engine.logprobs import TokenLogprobs
 from pagefleet.engine.prefix_cache import CacheEvent
 from pagefleet.engine.runner import Runner
 from pagefleet.engine.scheduled_step import ScheduledStep
@@ -200,6 +201,12 @@ def _output(sequence: Sequence, now_s: float) -> messages.RequestOutput:
         else None,
         preemptions=sequence.preemptions,
         cached_tokens=sequence.cached_tokens if is_first else None,
-        logprobs=None if is_failed or sequence.last_logprobs is None else [sequence.last_logprobs],
+        logprobs=None if is_failed or sequence.sampling.logprobs is None else _new_logprobs(sequence),
         prompt_logprobs=sequence.prompt_logprobs if is_first and sequence.sampling.needs_prompt_logits else None,
     )
+
+
+def _new_logprobs(sequence: Sequence) -> list[TokenLogprobs]:
+    if sequence.beams is not None:
+        return sequence.beams.hypotheses[sequence.index].reported
+    return [] if sequence.last_logprobs is None else [sequence.last_logprobs]

@@ -70,6 +70,8 @@ class CoreReady(Message, frozen=True, kw_only=True):
 
     model: str
     architecture: str
+    model_impl: str
+    """Whose code computes the model: `native` or `transformers`."""
     device: str
     dtype: str
     kv_cache_dtype: str

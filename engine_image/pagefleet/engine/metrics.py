@@ -306,6 +306,7 @@ class EngineMetrics(Collector):
                 "max_num_batched_tokens": str(ready.max_num_batched_tokens),
                 "quantization": "none",
                 "batching": ready.batching,
+                "model_impl": ready.model_impl,
                 "device": ready.device,
                 "attention_backend": ready.attention_backend,
                 "linear_backend": ready.linear_backend,

@@ -197,7 +197,6 @@ def _check_beam_search(p: SamplingParameters) -> None:
         ("logit_bias", p.logit_bias, not p.logit_bias, "empty with use_beam_search"),
         ("allowed_token_ids", p.allowed_token_ids, p.allowed_token_ids is None, "left out with use_beam_search"),
         ("bad_words", p.bad_words, not p.bad_words, "empty with use_beam_search"),
-        ("logprobs", p.logprobs, p.logprobs is None, "left out with use_beam_search"),
         ("prompt_logprobs", p.prompt_logprobs, p.prompt_logprobs is None, "left out with use_beam_search"),
     )
     for name, value, is_valid, allowed in checks:

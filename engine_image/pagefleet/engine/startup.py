@@ -71,6 +71,7 @@ def start_engine(
     info = CoreReady(
         model=config.model,
         architecture=architecture,
+        model_impl=model.implementation,
         device=str(device),
         dtype=_dtype_name(dtype),
         kv_cache_dtype=_dtype_name(shape.cache_dtype),

@@ -10,13 +10,17 @@ from pagefleet.engine.kernels.choose import choose_attention
 from pagefleet.engine.kernels.cpu import library
 from pagefleet.engine.kernels.cpu.attention import CpuAttention
 from pagefleet.engine.kernels.gather import GatherAttention
-from pagefleet.engine.kernels.interface import AttentionBatch, AttentionShape, PagedAttention
+from pagefleet.engine.kernels.interface import AttentionBatch, AttentionShape, LayerAttention, PagedAttention
+from pagefleet.engine.kernels.reference import ReferenceAttention
 from pagefleet.engine.layers.rotary import RotaryTable
 
 TOKENS = 600
 """More than two chunks of 256 positions, after which the kernel rescales."""
 
 DTYPES = [torch.float32, torch.bfloat16]
+
+WINDOWS = [1, 15, 16, 17, 100, 255, 256, 257, 599, 5000]
+"""Smaller than a unit, around the ends of units and chunks, larger than the context."""
 
 
 def make_shape(**options: Any) -> AttentionShape:
@@ -84,9 +88,56 @@ def test_long_context(block_size: int) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(("query_heads", "kv_heads"), [(6, 2), (2, 2), (5, 1)])
-def test_chunks_give_the_same_bits(dtype: torch.dtype, query_heads: int, kv_heads: int) -> None:
-    shape = make_shape(cache_dtype=dtype, query_heads=query_heads, kv_heads=kv_heads)
+@pytest.mark.parametrize("window", WINDOWS)
+def test_windows(window: int, dtype: torch.dtype) -> None:
+    """In one piece and in chunks, which begin and end inside units, with and without a cap."""
+    for soft_cap in (None, 3.0):
+        layer = LayerAttention(window=window, soft_cap=soft_cap, scale=0.3)
+        shape = make_shape(cache_dtype=dtype, query_heads=3, kv_heads=1, head_dim=32, layer_attention=(layer,))
+        rows = make_rows(shape)
+        expected = run_spans(fresh(ReferenceAttention, shape), rows, [(0, TOKENS)])
+        whole = run_spans(fresh(CpuAttention, shape), rows, [(0, TOKENS)])
+        assert torch.allclose(whole.float(), expected.float(), atol=4e-6 if dtype == torch.float32 else 0.03)
+        for spans in ([(0, 590), *((position, position + 1) for position in range(590, TOKENS))], spans_of(37)):
+            assert torch.equal(run_spans(fresh(CpuAttention, shape), rows, spans), whole)
+
+
+@pytest.mark.parametrize("soft_cap", [None, 2.0, 50.0])
+def test_scores_are_exact(soft_cap: float | None) -> None:
+    """Of two keys one scores 0 and one what is asked, so the weight of the second tells what the score became."""
+    scores = torch.cat([torch.linspace(-4, 4, 801), torch.logspace(-6, -1, 60)])
+    shape = make_shape(
+        query_heads=1, kv_heads=1, head_dim=16, scale=1.0, layer_attention=(LayerAttention(soft_cap=soft_cap),)
+    )
+    attention = CpuAttention(shape)
+    attention.allocate(len(scores))
+    for position in range(2):
+        attention.begin_step(
+            AttentionBatch(
+                positions=torch.full((len(scores),), position),
+                slots=torch.arange(len(scores)) * 16 + position,
+                query_lengths=[1] * len(scores),
+                context_lengths=[position + 1] * len(scores),
+                block_tables=[[block] for block in range(len(scores))],
+            )
+        )
+        key = torch.zeros(len(scores), 1, 16)
+        key[:, 0, 0] = position
+        attention.store(0, key, torch.full((len(scores), 1, 16), float(position)))
+    query = torch.zeros(len(scores), 1, 16)
+    query[:, 0, 0] = scores
+    weights = attention.attend(0, query)[:, 0, 0].double()
+    exact = scores.double() if soft_cap is None else soft_cap * torch.tanh(scores.double() / soft_cap)
+    # The weight is off by up to 4 units in the last place of 1, and its slope over the score is weight * (1 - weight).
+    assert ((weights - torch.sigmoid(exact)).abs() < 3e-7).all()
+    small = scores.abs() < 0.05
+    assert ((torch.logit(weights) - exact)[small].abs() < 1e-6).all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("query_heads", "kv_heads", "head_dim"), [(6, 2, 64), (2, 2, 64), (5, 1, 64), (4, 2, 256)])
+def test_chunks_give_the_same_bits(dtype: torch.dtype, query_heads: int, kv_heads: int, head_dim: int) -> None:
+    shape = make_shape(cache_dtype=dtype, query_heads=query_heads, kv_heads=kv_heads, head_dim=head_dim)
     rows = make_rows(shape)
     whole = run_spans(fresh(CpuAttention, shape), rows, [(0, TOKENS)])
     decodes = [(0, 590), *((position, position + 1) for position in range(590, TOKENS))]
@@ -94,9 +145,10 @@ def test_chunks_give_the_same_bits(dtype: torch.dtype, query_heads: int, kv_head
         assert torch.equal(run_spans(fresh(CpuAttention, shape), rows, spans), whole)
 
 
-def test_a_batch_gives_the_same_bits() -> None:
+@pytest.mark.parametrize("layer", [LayerAttention(), LayerAttention(window=100, soft_cap=5.0)])
+def test_a_batch_gives_the_same_bits(layer: LayerAttention) -> None:
     """The last token of sequences of many lengths, all in one step and each alone."""
-    shape = make_shape()
+    shape = make_shape(layer_attention=(layer,))
     lengths = [1, 15, 16, 17, 100, 255, 256, 257, 300]
     blocks = [-(-length // shape.block_size) for length in lengths]
     tables = [list(range(sum(blocks[:i]), sum(blocks[: i + 1]))) for i in range(len(blocks))]

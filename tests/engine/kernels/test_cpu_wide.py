@@ -13,6 +13,7 @@ from pagefleet.engine.kernels.cpu.attention import CpuAttention
 from pagefleet.engine.kernels.cpu.library import KernelLibrary
 from pagefleet.engine.kernels.cpu.pointwise import CpuRmsNorm
 from pagefleet.engine.kernels.gather import GatherAttention
+from pagefleet.engine.kernels.interface import LayerAttention
 from pagefleet.engine.layers.norm import rms_norm
 from tests.engine.kernels import test_cpu_attention, test_cpu_linear, test_cpu_pointwise, test_cpu_sampling
 from tests.engine.kernels.test_cpu_attention import fresh, make_rows, make_shape, run_spans, spans_of
@@ -38,9 +39,12 @@ def wide_everywhere(wide: KernelLibrary, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("layer", [LayerAttention(), LayerAttention(window=50, soft_cap=2.0)])
 @pytest.mark.parametrize(("query_heads", "kv_heads", "head_dim"), [(6, 2, 64), (3, 1, 16), (8, 8, 80)])
-def test_attention(dtype: torch.dtype, query_heads: int, kv_heads: int, head_dim: int) -> None:
-    shape = make_shape(query_heads=query_heads, kv_heads=kv_heads, head_dim=head_dim, cache_dtype=dtype)
+def test_attention(dtype: torch.dtype, layer: LayerAttention, query_heads: int, kv_heads: int, head_dim: int) -> None:
+    shape = make_shape(
+        query_heads=query_heads, kv_heads=kv_heads, head_dim=head_dim, cache_dtype=dtype, layer_attention=(layer,)
+    )
     rows = make_rows(shape)[:300]
     whole = run_spans(fresh(CpuAttention, shape), rows, [(0, 300)])
     expected = run_spans(fresh(GatherAttention, shape), rows, [(0, 300)])

@@ -37,13 +37,20 @@ def test_a_chat_can_be_searched_too(http: httpx.Client) -> None:
     assert len({tuple(choice["token_ids"]) for choice in choices}) == 3
 
 
+def test_each_beam_has_its_scores(http: httpx.Client) -> None:
+    choices = http.post("/v1/completions", json={**BODY, "logprobs": 2}).json()["choices"]
+    for choice in choices:
+        assert len(choice["logprobs"]["token_logprobs"]) == len(choice["token_ids"])
+    sums = [sum(choice["logprobs"]["token_logprobs"]) for choice in choices]
+    assert sums == sorted(sums, reverse=True), "all are as long, so the likeliest is first"
+
+
 @pytest.mark.parametrize(
     ("fields", "parameter"),
     [
         ({"stream": True}, "use_beam_search"),
         ({"stop": "x"}, "stop"),
         ({"stop_token_ids": [7]}, "stop"),
-        ({"logprobs": 1}, "logprobs"),
         ({"frequency_penalty": 1}, "frequency_penalty"),
         ({"use_beam_search": False, "length_penalty": 2.0}, "length_penalty"),
         ({"use_beam_search": None, "early_stopping": True}, "early_stopping"),

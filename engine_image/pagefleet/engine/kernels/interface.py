@@ -41,14 +41,6 @@ class AttentionShape:
     layer_attention: tuple[LayerAttention, ...] = ()
     """One entry per layer; empty when all attend as Llama's do."""
 
-    @property
-    def has_plain_layers(self) -> bool:
-        """Tell whether every layer attends as Llama's do, so that a back end needs neither windows nor caps."""
-        return all(
-            options.window is None and options.soft_cap is None and options.scale in (None, self.scale)
-            for options in self.layer_attention
-        )
-
     def attention_of(self, layer: int) -> LayerAttention:
         """Return how a layer attends."""
         return self.layer_attention[layer] if self.layer_attention else LayerAttention()

@@ -20,6 +20,8 @@ from pagefleet.engine.weights import Checkpoint
 class DecoderModel:
     """Compute hidden states and logits of a mixed batch."""
 
+    implementation = "native"
+
     def __init__(
         self, description: DecoderDescription, checkpoint: Checkpoint, *, dtype: torch.dtype, device: torch.device
     ) -> None:

@@ -13,6 +13,8 @@ from pagefleet.engine.layers.norm import RmsNorm
 class Model(Protocol):
     """Map tokens to logits over a paged cache."""
 
+    implementation: str
+    """Whose code computes it: `native` or `transformers`."""
     rms_norm: RmsNorm
     """A back end may put its own here; one for weights of the compute dtype."""
 

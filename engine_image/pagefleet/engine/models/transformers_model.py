@@ -26,6 +26,8 @@ from pagefleet.engine.weights import first_line, open_checkpoint
 class TransformersModel:
     """Run transformers' modules over a paged cache; raises StartupError when a part is missing."""
 
+    implementation = "transformers"
+
     def __init__(
         self, architecture: str, config: Any, source: ModelSource, *, dtype: torch.dtype, device: torch.device
     ) -> None:

@@ -171,8 +171,8 @@ class _Lifecycle:
 
     def _describe(self, ready: CoreReady) -> str:
         return (
-            f"{self._state.model_name} ({ready.architecture}, {ready.dtype} on {ready.device}, "
-            f"attention {ready.attention_backend}, linears {ready.linear_backend}), "
+            f"{self._state.model_name} ({ready.architecture}, {ready.model_impl} code, "
+            f"{ready.dtype} on {ready.device}, attention {ready.attention_backend}, linears {ready.linear_backend}), "
             f"{ready.blocks_total} blocks of {ready.block_size} tokens, context {ready.max_model_len}"
         )
 

@@ -42,7 +42,9 @@ typedef struct {
     int64_t kv_heads;
     int64_t head_dim;
     int64_t block_size;
+    int64_t window; /* positions that a query sees, its own included; more than any context when it sees all */
     double scale;
+    double soft_cap; /* scores become soft_cap * tanh(scale * score / soft_cap); 0 caps nothing */
 } attention_arguments;
 
 typedef struct {

@@ -11,9 +11,12 @@ from pagefleet.engine.kernels.interface import AttentionBatch, AttentionShape, P
 from pagefleet.engine.layers.rotary import RotaryTable
 
 MOST_ROWS = 64
-"""Query tokens of one item times query heads of a group, as in attention.h."""
+"""Query tokens of one item times query heads of a group, as in attention_tiles.h."""
 
 MOST_HEAD_DIM = 256
+
+NO_WINDOW = 2**31
+"""A window longer than any context."""
 
 TILE_TOKENS = 16
 """Query tokens of one item at most: more reads a key less often, but computes more that the mask hides."""
@@ -57,8 +60,6 @@ class CpuAttention(PagedAttention):
                 f"the C attention kernel needs a head size that is a multiple of 16 up to {MOST_HEAD_DIM}, "
                 f"not {shape.head_dim}"
             )
-        if not shape.has_plain_layers:
-            return "the C attention kernel has no sliding windows, soft caps and scales of single layers"
         if shape.group > MOST_ROWS:
             return f"the C attention kernel shares a key among {MOST_ROWS} query heads at most, not {shape.group}"
         return None
@@ -72,9 +73,12 @@ class CpuAttention(PagedAttention):
             kv_heads=shape.kv_heads,
             head_dim=shape.head_dim,
             block_size=shape.block_size,
-            scale=shape.scale,
         )
         self._pointer = ctypes.byref(self._arguments)
+        self._layers = []
+        for layer in range(shape.layers):
+            options = shape.attention_of(layer)
+            self._layers.append((shape.scale_of(layer), options.window or NO_WINDOW, options.soft_cap or 0.0))
 
     def allocate(self, blocks_total: int) -> None:
         """Allocate the cache."""
@@ -144,6 +148,7 @@ class CpuAttention(PagedAttention):
         shape, arguments = self.shape, self._arguments
         output = torch.empty(query.shape[0], shape.query_heads * shape.head_dim, dtype=query.dtype)
         arguments.keys, arguments.values = self._pools[layer]
+        arguments.scale, arguments.window, arguments.soft_cap = self._layers[layer]
         arguments.query, arguments.query_stride = query.data_ptr(), stride
         arguments.output = output.data_ptr()
         self._attend(self._pointer)

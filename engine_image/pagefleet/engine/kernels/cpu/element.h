@@ -71,5 +71,26 @@ INLINE vfloat multiply_add(vfloat sum, vfloat a, vfloat b) { return sum + a * b;
 
 #endif
 
+/* A kernel multiplies words part by part. */
+#if BFLOAT16 && !defined(__AVX512BF16__) && !defined(EMULATE_AVX512)
+
+#define PARTS 2 /* no instruction multiplies pairs: a word is two float32 */
+
+INLINE vfloat part_of(vfloat word, int part) {
+    return part ? (vfloat)((vword)word & 0xffff0000) : (vfloat)((vword)word << 16);
+}
+
+INLINE vfloat add_product(vfloat sum, vfloat a, vfloat b) { return sum + a * b; }
+
+#else
+
+#define PARTS 1
+
+INLINE vfloat part_of(vfloat word, int part) { return (void)part, word; }
+
+INLINE vfloat add_product(vfloat sum, vfloat a, vfloat b) { return multiply_add(sum, a, b); }
+
+#endif
+
 /* The word at `source` in every lane. */
 INLINE vfloat splat_word(const float *source) { return splat(*source); }

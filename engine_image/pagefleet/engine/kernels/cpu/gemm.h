@@ -21,6 +21,8 @@ typedef struct {
     const float *scales; /* of quantized rows, from row 0 on */
 } input_rows;
 
+#if PARTS == 2
+
 /* Return the rows [begin, end) as tiles read them, counted from row 0; `space` holds the widened ones. */
 INLINE input_rows widened_rows(const gemm_arguments *a, int64_t begin, int64_t end, float *space) {
     const int64_t width = a->words * PAIR;
@@ -31,30 +33,16 @@ INLINE input_rows widened_rows(const gemm_arguments *a, int64_t begin, int64_t e
     return (input_rows){(const char *)(space - begin * width), width * (int64_t)sizeof(float), 0};
 }
 
-#if BFLOAT16 && !defined(__AVX512BF16__)
-
-/* Without an instruction for pairs, rows are widened once and weights in registers. */
-INLINE vfloat half_of(vfloat words, int part) {
-    return part ? (vfloat)((vword)words & 0xffff0000) : (vfloat)((vword)words << 16);
-}
-
-#define PARTS 2
-#define LOAD_WEIGHT(address, part) half_of(load(address), part)
-#define ADD_PRODUCT(sum, weight, input) ((sum) + (weight) * (input))
 #define INPUT_SPACE(a, rows) ((rows) * (a)->words * PAIR)
 #define INPUT_ROWS(a, begin, end, space) widened_rows(a, begin, end, space)
-
 #else
-
-#define PARTS 1
-#define LOAD_WEIGHT(address, part) ((void)(part), load(address))
-#define ADD_PRODUCT(sum, weight, input) multiply_add(sum, weight, input)
 #define INPUT_SPACE(a, rows) 1
 #define INPUT_ROWS(a, begin, end, space) \
     ((void)(space), (input_rows){(a)->input, (a)->input_stride * (int64_t)sizeof(element), 0})
-
 #endif
-
+#define INPUT_PARTS PARTS
+#define LOAD_WEIGHT(address, part) part_of(load(address), part)
+#define ADD_PRODUCT(sum, weight, input) add_product(sum, weight, input)
 #define TILES(name) name##_words
 #define WEIGHT_BYTES 4
 #define WRITE(a, in, row, panel, sums) write_panel(a, row, panel, sums)

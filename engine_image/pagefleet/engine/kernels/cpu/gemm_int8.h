@@ -103,7 +103,7 @@ static __attribute__((noinline)) void write_scaled(const gemm_arguments *a, floa
 
 #define TILES(name) name##_int8
 #define WEIGHT_BYTES GROUP
-#define PARTS 1
+#define INPUT_PARTS 1
 #define LOAD_WEIGHT(address, part) ((void)(part), load_group(address))
 #define ADD_PRODUCT(sum, weight, input) add_group(sum, weight, input)
 #define INPUT_SPACE(a, rows) ((rows) * ((a)->words + 1))

@@ -34,8 +34,8 @@ class AttentionArguments(ctypes.Structure):
         *((name, ctypes.c_void_p) for name in ("query", "key", "value", "output", "cosine", "sine", "keys", "values")),
         *((name, ctypes.c_void_p) for name in ("slots", "tables", "items")),
         *((name, ctypes.c_int64) for name in ("query_stride", "kv_stride", "table_stride", "items_count", "tokens")),
-        *((name, ctypes.c_int64) for name in ("query_heads", "kv_heads", "head_dim", "block_size")),
-        ("scale", ctypes.c_double),
+        *((name, ctypes.c_int64) for name in ("query_heads", "kv_heads", "head_dim", "block_size", "window")),
+        *((name, ctypes.c_double) for name in ("scale", "soft_cap")),
     )
 
 

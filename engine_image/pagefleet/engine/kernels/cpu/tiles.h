@@ -2,7 +2,7 @@
  *
  *   TILES(name)            the name of one of its functions
  *   WEIGHT_BYTES           of one word of the weight
- *   PARTS                  floats or words of the input for each word of the weight
+ *   INPUT_PARTS                  floats or words of the input for each word of the weight
  *   LOAD_WEIGHT(address, part), ADD_PRODUCT(sum, weight, input)
  *   INPUT_SPACE(a, rows)   floats that the rows need to be got ready
  *   INPUT_ROWS(a, begin, end, space)   the rows as tiles read them
@@ -12,7 +12,7 @@
 INLINE void TILES(multiply_word)(vfloat sums[ROWS][MOST_VECTORS], const char *weight, int64_t panel_bytes,
                                  const float *input[ROWS], int64_t k, const int rows, const int vectors) {
 #pragma GCC unroll 2
-    for (int part = 0; part < PARTS; part++) {
+    for (int part = 0; part < INPUT_PARTS; part++) {
         vfloat w[MOST_VECTORS];
 #pragma GCC unroll 8
         for (int j = 0; j < vectors; j++) {
@@ -21,7 +21,7 @@ INLINE void TILES(multiply_word)(vfloat sums[ROWS][MOST_VECTORS], const char *we
         }
 #pragma GCC unroll 8
         for (int i = 0; i < rows; i++) {
-            vfloat x = splat_word(input[i] + k * PARTS + part);
+            vfloat x = splat_word(input[i] + k * INPUT_PARTS + part);
 #pragma GCC unroll 8
             for (int j = 0; j < vectors; j++) sums[i][j] = ADD_PRODUCT(sums[i][j], w[j], x);
         }
@@ -96,7 +96,7 @@ INLINE void TILES(multiply_all)(const gemm_arguments *a) {
     const int64_t panels = (a->columns + COLUMNS - 1) / COLUMNS;
     const int64_t group_panels = a->rows <= ROWS ? ONE_ROW_PANELS : GROUP_PANELS;
     const int64_t groups = (panels + group_panels - 1) / group_panels;
-    int64_t most_rows = BLOCK_BYTES / 4 / PARTS / a->words / ROWS * ROWS;
+    int64_t most_rows = BLOCK_BYTES / 4 / INPUT_PARTS / a->words / ROWS * ROWS;
     if (most_rows < 2 * ROWS) most_rows = 2 * ROWS;
     const int64_t blocks = (a->rows + most_rows - 1) / most_rows;
 #pragma omp parallel if (a->rows * a->words * a->columns > PARALLEL_WORK)
@@ -114,7 +114,7 @@ INLINE void TILES(multiply_all)(const gemm_arguments *a) {
 
 #undef TILES
 #undef WEIGHT_BYTES
-#undef PARTS
+#undef INPUT_PARTS
 #undef LOAD_WEIGHT
 #undef ADD_PRODUCT
 #undef INPUT_SPACE

@@ -108,3 +108,35 @@ INLINE vfloat exponential(vfloat x) {
     p = p * (r * r) + r + splat(1.0f);
     return (vfloat)((vint)p + exponent);
 }
+
+/* Write x as n + r, n a whole number and r at most a half; return 2^r - 1 (minimax, off by 1e-7 of 2^r), and n where a
+ * float32 has its exponent. */
+INLINE vfloat split_power_of_two(vfloat x, vint *exponent) {
+    const vfloat to_integer = splat(12582912.0f); /* as above */
+    vfloat shifted = x + to_integer;
+    *exponent = (vint)((vword)shifted << 23);
+    vfloat r = x - (shifted - to_integer);
+    vfloat p = splat(1.326472731e-3f);
+    p = p * r + splat(9.671512991e-3f);
+    p = p * r + splat(5.550733581e-2f);
+    p = p * r + splat(2.402224243e-1f);
+    p = p * r + splat(6.931470037e-1f);
+    return p * r;
+}
+
+/* 2^x within 2 units in the last place for x up to 127, exactly 1 at 0 and exactly 0 from -127 down. */
+INLINE vfloat power_of_two(vfloat x) {
+    vint exponent;
+    vfloat fraction = split_power_of_two(largest(splat(-127.0f), x), &exponent); /* in this order NaN stays NaN */
+    return (vfloat)((vint)(fraction + splat(1.0f)) + exponent);
+}
+
+/* tanh x with a relative error below 1e-6: (e^2x - 1) / (e^2x + 1), of which the first is had without cancellation. */
+INLINE vfloat hyperbolic_tangent(vfloat x) {
+    vint exponent;
+    x = largest(splat(-10.0f), smallest(splat(10.0f), x));
+    vfloat fraction = split_power_of_two(x * splat(2.88539008f), &exponent);
+    vfloat power = (vfloat)(exponent + 0x3f800000);
+    vfloat less_one = fraction * power + (power - splat(1.0f));
+    return less_one / (less_one + splat(2.0f));
+}
