@@ -24,6 +24,7 @@ def a_ready_core() -> CoreReady:
         kv_cache_dtype="float32",
         attention_backend="gather-sdpa",
         linear_backend="torch",
+        quantization="none",
         vocabulary_size=512,
         max_model_len=100,
         max_num_seqs=8,

@@ -18,6 +18,10 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """`auto`, `bfloat16` or `float32`. Auto is the checkpoint's, but float32 on a CPU without bfloat16 instructions."""
     kv_cache_dtype: str = "auto"
     """`auto` (the compute dtype), `bfloat16` or `float32`."""
+    quantization: str = "none"
+    """Of the weights: `none`, or `int8`, which rounds them to 8 bits as they are loaded."""
+    quantization_ignore: tuple[str, ...] = ("lm_head",)
+    """Parts of the model that keep the compute dtype; the head's rounding changes most answers."""
     block_size: int = 16
     """Tokens in one KV block: 16 wastes half a block, 8 tokens, per sequence on average."""
     enable_prefix_caching: bool = True

@@ -77,6 +77,8 @@ class CoreReady(Message, frozen=True, kw_only=True):
     kv_cache_dtype: str
     attention_backend: str
     linear_backend: str
+    quantization: str
+    """Of the weights: `none` or `int8`."""
     vocabulary_size: int
     max_model_len: int
     max_num_seqs: int

@@ -15,6 +15,7 @@ from pagefleet.engine.device import choose_device, choose_dtype, named_dtype
 from pagefleet.engine.errors import StartupError
 from pagefleet.engine.gguf_conversion import convert
 from pagefleet.engine.kernels.choose import choose_attention
+from pagefleet.engine.kernels.cpu.int8 import use_int8
 from pagefleet.engine.kernels.cpu.pointwise import make_rms_norm
 from pagefleet.engine.kernels.cpu.probe import use_linear_backend
 from pagefleet.engine.kernels.interface import AttentionShape, PagedAttention
@@ -22,6 +23,7 @@ from pagefleet.engine.messages import AddRequest, CoreReady
 from pagefleet.engine.model_source import ModelSource, resolve_model
 from pagefleet.engine.models.interface import Model
 from pagefleet.engine.models.registry import architecture_of, load_model
+from pagefleet.engine.quantization import check_quantization
 from pagefleet.engine.runner import Runner
 from pagefleet.engine.sampling_params import SamplingParameters
 from pagefleet.engine.scheduler_limits import SchedulerLimits, SchedulingPolicy
@@ -42,6 +44,7 @@ def start_engine(
 
     `attention_class` None lets the configuration choose.
     """
+    check_quantization(config.quantization, config.quantization_ignore)
     device = choose_device(config.device)
     torch.set_num_threads(config.threads or max(1, machine.usable_cores() - 1))
     with clock.stage("download") as report:
@@ -53,7 +56,7 @@ def start_engine(
         architecture = architecture_of(model_config)
         dtype = choose_dtype(config.dtype, model_config, device, is_quantized=source.is_quantized)
         model = load_model(model_config, source, dtype=dtype, device=device, model_impl=config.model_impl)
-        linear_backend = use_linear_backend(config.linear_backend, model.linears())
+        linear_backend = _use_linear_backends(config, model)
         if linear_backend == "c":
             model.rms_norm = make_rms_norm(dtype)
     with clock.stage("measure"):
@@ -77,6 +80,7 @@ def start_engine(
         kv_cache_dtype=_dtype_name(shape.cache_dtype),
         attention_backend=attention.name,
         linear_backend=linear_backend,
+        quantization=config.quantization,
         vocabulary_size=model.vocabulary_size,
         max_model_len=plan.max_model_len,
         max_num_seqs=config.max_num_seqs,
@@ -121,6 +125,19 @@ def _assemble(config: EngineConfig, info: CoreReady, model: Model, attention: Pa
         runner=runner,
         attention=attention,
         keeps_cache_events=config.kv_events_endpoint is not None,
+    )
+
+
+def _use_linear_backends(config: EngineConfig, model: Model) -> str:
+    """Give the linears, rounded where that is wanted, to the fastest back ends; returns the one of the layers."""
+    linears = list(model.linears())
+    if config.quantization == "none":
+        return use_linear_backend(config.linear_backend, [linear for _, linear in linears])
+    kept = [linear for part, linear in linears if part in config.quantization_ignore]
+    if kept:
+        use_linear_backend(config.linear_backend, kept)
+    return use_int8(
+        config.linear_backend, [linear for part, linear in linears if part not in config.quantization_ignore]
     )
 
 

@@ -62,7 +62,8 @@ def score_prompt(
 ) -> None:
     """Score the prompt tokens that this chunk's states predict, if the request asked for them.
 
-    The chunk begins at `first_row` of the step's [tokens, hidden] states. A chunk that preemption has computed again finds its scores there and adds none.
+    The chunk begins at `first_row` of the step's [tokens, hidden] states. One that preemption has computed again finds
+    its scores there and adds none.
     """
     sequence = entry.sequence
     top = sequence.sampling.prompt_logprobs

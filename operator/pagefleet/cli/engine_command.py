@@ -62,6 +62,17 @@ def serve(
         Literal["auto", "bfloat16", "float32"],
         typer.Option(help="Compute type; auto is the checkpoint's, or float32 on a CPU without bfloat16."),
     ] = "auto",
+    quantization: Annotated[
+        Literal["none", "int8"],
+        typer.Option(help="Precision of the weights; int8 rounds them as they are loaded, on a CPU."),
+    ] = "none",
+    quantization_ignore: Annotated[
+        str,
+        typer.Option(
+            metavar="PARTS",
+            help="Parts that int8 leaves alone: such as lm_head,down_proj; an empty text rounds all.",
+        ),
+    ] = "lm_head",
     kv_cache_dtype: Annotated[
         Literal["auto", "bfloat16", "float32"], typer.Option(help="Type of cached keys and values; auto is --dtype.")
     ] = "auto",
@@ -161,6 +172,8 @@ def serve(
         model_impl=model_impl,
         dtype=dtype,
         kv_cache_dtype=kv_cache_dtype,
+        quantization=quantization,
+        quantization_ignore=tuple(filter(None, quantization_ignore.split(","))),
         block_size=block_size,
         enable_prefix_caching=enable_prefix_caching,
         kv_events_endpoint=kv_events_endpoint,

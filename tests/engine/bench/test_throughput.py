@@ -30,6 +30,7 @@ ENGINE = EngineConfig(
     max_num_seqs=4,
     attention_backend="gather",
     linear_backend="torch",
+    quantization="none",
 )
 
 

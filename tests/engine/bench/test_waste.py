@@ -25,6 +25,7 @@ engine_config = partial(
     max_num_seqs=4,
     attention_backend="gather",
     linear_backend="torch",
+    quantization="none",
 )
 
 

@@ -116,7 +116,7 @@ def test_the_probe_measures_what_is_right_and_says_so(caplog: pytest.LogCaptureF
     caplog.set_level(logging.INFO)
     linears = [make_linear(torch.float32)]
     assert use_linear_backend("auto", linears) in probe.LINEAR_BACKENDS
-    assert {"c", "torch"} <= {record.args[0] for record in caplog.records if isinstance(record.args, tuple)}
+    assert {"c", "torch"} <= {record.args[1] for record in caplog.records if isinstance(record.args, tuple)}
 
 
 def test_a_wrong_back_end_is_not_a_candidate(monkeypatch: pytest.MonkeyPatch) -> None:

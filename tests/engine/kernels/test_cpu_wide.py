@@ -15,7 +15,13 @@ from pagefleet.engine.kernels.cpu.pointwise import CpuRmsNorm
 from pagefleet.engine.kernels.gather import GatherAttention
 from pagefleet.engine.kernels.interface import LayerAttention
 from pagefleet.engine.layers.norm import rms_norm
-from tests.engine.kernels import test_cpu_attention, test_cpu_linear, test_cpu_pointwise, test_cpu_sampling
+from tests.engine.kernels import (
+    test_cpu_attention,
+    test_cpu_int8,
+    test_cpu_linear,
+    test_cpu_pointwise,
+    test_cpu_sampling,
+)
 from tests.engine.kernels.test_cpu_attention import fresh, make_rows, make_shape, run_spans, spans_of
 
 DTYPES = [torch.float32, torch.bfloat16]
@@ -34,7 +40,7 @@ def wide(tmp_path_factory: pytest.TempPathFactory) -> KernelLibrary:
 
 @pytest.fixture(autouse=True)
 def wide_everywhere(wide: KernelLibrary, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("attention", "probe", "pointwise", "sampling"):
+    for module in ("attention", "int8", "probe", "pointwise", "sampling"):
         monkeypatch.setattr(f"pagefleet.engine.kernels.cpu.{module}.load_library", lambda: wide)
 
 
@@ -59,6 +65,8 @@ def test_products(dtype: torch.dtype) -> None:
     for has_bias in (False, True):
         test_cpu_linear.test_every_epilogue("c", dtype, 1e-5 if dtype == torch.float32 else 0.05, has_bias)
     test_cpu_linear.test_a_batch_gives_the_same_bits(dtype)
+    test_cpu_int8.test_every_epilogue(dtype, True)
+    test_cpu_int8.test_a_batch_gives_the_same_bits(dtype)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -77,11 +77,11 @@ class DecoderModel:
         own = self._embedding.nbytes + self._final_norm.nbytes + head
         return own + sum(layer.weight_bytes for layer in self._layers)
 
-    def linears(self) -> Iterator[Linear]:
-        """Yield all linears, the head last, for a back end to take over."""
+    def linears(self) -> Iterator[tuple[str, Linear]]:
+        """Yield all linears with their parts, the head last, for a back end to take over."""
         for layer in self._layers:
             yield from layer.linears
-        yield self._head
+        yield "lm_head", self._head
 
     @property
     def activation_values_per_token(self) -> int:

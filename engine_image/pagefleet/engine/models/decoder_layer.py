@@ -26,16 +26,21 @@ class DecoderLayer:
     mlp_output_norm: torch.Tensor | None
 
     @property
-    def linears(self) -> tuple[Linear, ...]:
-        """Return the layer's linears."""
-        return self.qkv, self.output, self.gate_up, self.down
+    def linears(self) -> tuple[tuple[str, Linear], ...]:
+        """Return the layer's linears with their parts."""
+        return (
+            ("qkv_proj", self.qkv),
+            ("o_proj", self.output),
+            ("gate_up_proj", self.gate_up),
+            ("down_proj", self.down),
+        )
 
     @property
     def weight_bytes(self) -> int:
         """Return the bytes of the layer's weights."""
         norms = [self.input_norm, self.attention_output_norm, self.mlp_norm, self.mlp_output_norm]
         norms += self.head_norms or ()
-        return sum(norm.nbytes for norm in norms if norm is not None) + sum(one.nbytes for one in self.linears)
+        return sum(norm.nbytes for norm in norms if norm is not None) + sum(linear.nbytes for _, linear in self.linears)
 
 
 class LayerLoader:

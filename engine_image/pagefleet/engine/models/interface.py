@@ -18,8 +18,11 @@ class Model(Protocol):
     rms_norm: RmsNorm
     """A back end may put its own here; one for weights of the compute dtype."""
 
-    def linears(self) -> Iterator[Linear]:
-        """Yield the linears that a back end may take over, the head last; none is an answer too."""
+    def linears(self) -> Iterator[tuple[str, Linear]]:
+        """Yield the linears that a back end may take over, each with its part of the model; none is an answer too.
+
+        Parts are `qkv_proj`, `o_proj`, `gate_up_proj`, `down_proj` of each layer, and `lm_head` last.
+        """
 
     @property
     def query_heads(self) -> int:

@@ -53,7 +53,7 @@ class TransformersModel:
         qkv = (self.query_heads + 2 * self.kv_heads) * self.head_dim
         self.activation_values_per_token = 4 * seen.widest_values_per_token + 3 * qkv
 
-    def linears(self) -> Iterator[Linear]:
+    def linears(self) -> Iterator[tuple[str, Linear]]:
         """Yield none: they belong to transformers' modules."""
         return iter(())
 

@@ -170,9 +170,10 @@ class _Lifecycle:
             logger.info("stage %s took %.1f s", *ended)
 
     def _describe(self, ready: CoreReady) -> str:
+        linears = ready.linear_backend + ("" if ready.quantization == "none" else f" in {ready.quantization}")
         return (
             f"{self._state.model_name} ({ready.architecture}, {ready.model_impl} code, "
-            f"{ready.dtype} on {ready.device}, attention {ready.attention_backend}, linears {ready.linear_backend}), "
+            f"{ready.dtype} on {ready.device}, attention {ready.attention_backend}, linears {linears}), "
             f"{ready.blocks_total} blocks of {ready.block_size} tokens, context {ready.max_model_len}"
         )
 

@@ -98,12 +98,10 @@ def choose(probes: list[Probe]) -> str:
     return fastest.name if fastest.share_of(standard) < NEEDED_GAIN else standard.name
 
 
-@torch.inference_mode()
 def probe(weight: torch.Tensor, *, with_c: bool) -> list[Probe]:
     """Measure the back ends whose result is right on this [outputs, inputs] weight; torch is always among them."""
     weight = weight[:PROBE_OUTPUTS]
-    generator = torch.Generator().manual_seed(0)
-    inputs = [torch.randn(rows, weight.shape[1], generator=generator).to(weight.dtype) for rows in PROBE_ROWS]
+    inputs = probe_inputs(weight)
     products: dict[str, Product] = {}
     for name in ("c", "onednn") if with_c else ("onednn",):
         try:
@@ -113,7 +111,19 @@ def probe(weight: torch.Tensor, *, with_c: bool) -> list[Probe]:
         except (AttributeError, RuntimeError) as error:  # a torch without these private operators, or without oneDNN
             logger.info("linear back end %s cannot be used: %s", name, error)
     products["torch"] = lambda rows: linear(rows, weight)
-    best = {name: [float("inf")] * len(PROBE_ROWS) for name in products}
+    return measure("linear", products, inputs)
+
+
+def probe_inputs(weight: torch.Tensor) -> list[torch.Tensor]:
+    """Return rows for a weight, one tensor for each number of rows of `PROBE_ROWS`."""
+    generator = torch.Generator().manual_seed(0)
+    return [torch.randn(rows, weight.shape[1], generator=generator).to(weight.dtype) for rows in PROBE_ROWS]
+
+
+@torch.inference_mode()
+def measure(kind: str, products: dict[str, Product], inputs: list[torch.Tensor]) -> list[Probe]:
+    """Time the back ends, by name, on the same inputs; `kind` names them in the log."""
+    best = {name: [float("inf")] * len(inputs) for name in products}
     for _ in range(PROBE_REPEATS):
         for index, rows in enumerate(inputs):
             for name, product in products.items():  # interleaved: the machine's speed changes from moment to moment
@@ -123,7 +133,8 @@ def probe(weight: torch.Tensor, *, with_c: bool) -> list[Probe]:
     probes = [Probe(name, tuple(seconds)) for name, seconds in best.items()]
     for each in probes:
         logger.info(
-            "linear back end %s: %s",
+            "%s back end %s: %s",
+            kind,
             each.name,
             ", ".join(f"{s * 1e6:.0f} µs for {rows} rows" for rows, s in zip(PROBE_ROWS, each.seconds, strict=True)),
         )
