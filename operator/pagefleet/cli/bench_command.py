@@ -54,11 +54,17 @@ def throughput(
         typer.Option(help="Sequences in one step at most; default 64, or 16 to compare policies.", show_default=False),
     ] = None,
     block_size: BlockSize = 16,
+    no_text: Annotated[
+        bool, typer.Option("--no-text", help="Measure tokens alone, for a model without a tokenizer.")
+    ] = False,
     dtype: Dtype = "auto",
     threads: Threads = None,
     json_path: JsonPath = None,
 ) -> None:
-    """Run a fixed offline workload: tokens per second, the share of the machine's roofline, ratios to others."""
+    """Run a fixed offline workload: tokens per second, the share of the machine's roofline, ratios to others.
+
+    All that a server does is on: text, a stop string, prefix hashing.
+    """
     _require()
     from pagefleet.engine.bench.throughput import ThroughputOptions, run_throughput
 
@@ -80,6 +86,7 @@ def throughput(
         requests=requests,
         baseline_requests=baseline_requests,
         rounds=rounds,
+        makes_text=not no_text,
         json_path=json_path,
     )
     _run(lambda: run_throughput(options, typer.echo))
