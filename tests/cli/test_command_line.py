@@ -38,6 +38,8 @@ def command(*arguments: str, **variables: str) -> subprocess.CompletedProcess[st
         (["bench", "throughput", "--model", "./none"], "model ./none does not exist"),
         (["bench", "waste", "--block-size", "0"], "--block-size 0 is too small"),
         (["bench", "block-size", "16", "0"], "SIZES 0 is too small"),
+        (["bench", "prefix", "--pairs", "0"], "--pairs 0 is too small"),
+        (["bench", "prefix", "--url", "http://127.0.0.1:9"], "--url http://127.0.0.1:9 does not answer"),
         (["bench", "serving"], "Missing option '--url'"),
         (["bench", "serving", "--url", "U", "--rate", "0"], "--rate 0 is not a number above 0"),
         (["bench", "serving", "--url", "U", "--trace", "none.csv"], "--trace none.csv cannot be read"),

@@ -190,6 +190,46 @@ def serving(
     _run(lambda: run_serving(options, typer.echo))
 
 
+def prefix(
+    preset: Preset = "S",
+    model: Model = "",
+    shared_tokens: Annotated[int, typer.Option(help="Prompt tokens that a pair of requests has in common.")] = 1024,
+    own_tokens: Annotated[int, typer.Option(help="Prompt tokens that follow, of each request alone.")] = 16,
+    pairs: Annotated[int, typer.Option(help="Pairs of a miss and a hit.")] = 8,
+    url: Annotated[
+        str | None, typer.Option(help="Ask this server instead of a core in this process.", show_default=False)
+    ] = None,
+    vocabulary_size: Annotated[int, typer.Option(help="Prompts to a server are random token ids below this.")] = 1000,
+    api_key: Annotated[str | None, typer.Option(envvar="PAGEFLEET_API_KEY", help="Key of the server.")] = None,
+    block_size: BlockSize = 16,
+    dtype: Dtype = "auto",
+    threads: Threads = None,
+    json_path: JsonPath = None,
+) -> None:
+    """Time the first token when the prompt's beginning is cached, beside when not; count the blocks of choices."""
+    require_extra("bench", (*BENCH_MODULES, "httpx"))
+    from pagefleet.engine.bench.prefix import PrefixOptions, run_prefix
+
+    _check_counts(
+        ("--shared-tokens", shared_tokens),
+        ("--own-tokens", own_tokens),
+        ("--pairs", pairs),
+        ("--vocabulary-size", vocabulary_size),
+    )
+    options = PrefixOptions(
+        engine=_engine(model=model, block_size=block_size, dtype=dtype, threads=threads),
+        preset=preset,
+        shared_tokens=shared_tokens,
+        own_tokens=own_tokens,
+        pairs=pairs,
+        url=url,
+        vocabulary_size=vocabulary_size,
+        api_key=first_api_key(api_key),
+        json_path=json_path,
+    )
+    _run(lambda: run_prefix(options, typer.echo))
+
+
 def _require() -> None:
     require_extra("bench", BENCH_MODULES)
 
