@@ -230,6 +230,34 @@ def prefix(
     _run(lambda: run_prefix(options, typer.echo))
 
 
+def step(
+    batches: Annotated[str, typer.Option(help="Numbers of running sequences.", metavar="N,N,…")] = "1,8,32,64,256",
+    preset: Preset = "S",
+    model: Model = "",
+    context: Annotated[int, typer.Option(help="Tokens of each sequence in the middle of the measured steps.")] = 200,
+    steps: Annotated[int, typer.Option(help="Steps measured for each number of sequences.")] = 32,
+    block_size: BlockSize = 16,
+    dtype: Dtype = "auto",
+    threads: Threads = None,
+    json_path: JsonPath = None,
+) -> None:
+    """Measure a decode step by the number of running sequences: its time, and what scheduling and Python take of it."""
+    _require()
+    from pagefleet.engine.bench.step import StepOptions, run_step
+
+    numbers = _numbers("--batches", batches)
+    _check_counts(*(("--batches", number) for number in numbers), ("--context", context), ("--steps", steps))
+    options = StepOptions(
+        engine=_engine(model=model, block_size=block_size, dtype=dtype, threads=threads),
+        preset=preset,
+        batches=numbers,
+        context_tokens=context,
+        steps=steps,
+        json_path=json_path,
+    )
+    _run(lambda: run_step(options, typer.echo))
+
+
 def _require() -> None:
     require_extra("bench", BENCH_MODULES)
 
@@ -250,6 +278,14 @@ def _check_counts(*counts: tuple[str, int]) -> None:
         f"{flag} {value} is too small: the smallest is 1, for example {flag} 8." for flag, value in counts if value < 1
     ]:
         raise UserMistake(mistakes)
+
+
+def _numbers(flag: str, text: str) -> list[int]:
+    """Return the whole numbers of a list with commas; raises UserMistake."""
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError as error:
+        raise UserMistake(f"{flag} {text} is not a list of whole numbers: for example {flag} 1,8,64.") from error
 
 
 def _run(measure: Callable[[], object]) -> None:
