@@ -56,7 +56,7 @@ class PrefixOptions:
 def run_prefix(options: PrefixOptions, say: Say) -> dict[str, object]:
     """Measure, print and return the report; raises StartupError or RequestRefused with the sentence for the user."""
     check_writable("--json", options.json_path)
-    where, pairs, blocks = _at_server(options) if options.url else _in_process(options)
+    where, pairs, blocks = _at_server(options, options.url) if options.url else _in_process(options)
     _check_found(pairs, options)
     report: dict[str, object] = {
         **where,
@@ -110,12 +110,11 @@ def _blocks(core: EngineCore, prompts: PrefixPrompts) -> dict[str, object]:
     }
 
 
-def _at_server(options: PrefixOptions) -> Measured:
-    assert options.url is not None  # noqa: S101 - asked before
+def _at_server(options: PrefixOptions, url: str) -> Measured:
     prompts = _prompts(options, options.vocabulary_size)
     with tqdm(total=options.pairs + 1, unit="pair", disable=None) as bar:
-        pairs = pairs_over_http(options.url, prompts, options.pairs + 1, api_key=options.api_key, on_pair=bar.update)
-    return {"url": options.url}, pairs[1:], {}
+        pairs = pairs_over_http(url, prompts, options.pairs + 1, api_key=options.api_key, on_pair=bar.update)
+    return {"url": url}, pairs[1:], {}
 
 
 def _prompts(options: PrefixOptions, vocabulary_size: int) -> PrefixPrompts:
