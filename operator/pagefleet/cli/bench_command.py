@@ -54,11 +54,17 @@ def throughput(
         typer.Option(help="Sequences in one step at most; default 64, or 16 to compare policies.", show_default=False),
     ] = None,
     block_size: BlockSize = 16,
+    no_text: Annotated[
+        bool, typer.Option("--no-text", help="Measure tokens alone, for a model without a tokenizer.")
+    ] = False,
     dtype: Dtype = "auto",
     threads: Threads = None,
     json_path: JsonPath = None,
 ) -> None:
-    """Run a fixed offline workload: tokens per second, the share of the machine's roofline, ratios to others."""
+    """Run a fixed offline workload: tokens per second, the share of the machine's roofline, ratios to others.
+
+    All that a server does is on: text, a stop string, prefix hashing.
+    """
     _require()
     from pagefleet.engine.bench.throughput import ThroughputOptions, run_throughput
 
@@ -80,6 +86,7 @@ def throughput(
         requests=requests,
         baseline_requests=baseline_requests,
         rounds=rounds,
+        makes_text=not no_text,
         json_path=json_path,
     )
     _run(lambda: run_throughput(options, typer.echo))
@@ -183,6 +190,74 @@ def serving(
     _run(lambda: run_serving(options, typer.echo))
 
 
+def prefix(
+    preset: Preset = "S",
+    model: Model = "",
+    shared_tokens: Annotated[int, typer.Option(help="Prompt tokens that a pair of requests has in common.")] = 1024,
+    own_tokens: Annotated[int, typer.Option(help="Prompt tokens that follow, of each request alone.")] = 16,
+    pairs: Annotated[int, typer.Option(help="Pairs of a miss and a hit.")] = 8,
+    url: Annotated[
+        str | None, typer.Option(help="Ask this server instead of a core in this process.", show_default=False)
+    ] = None,
+    vocabulary_size: Annotated[int, typer.Option(help="Prompts to a server are random token ids below this.")] = 1000,
+    api_key: Annotated[str | None, typer.Option(envvar="PAGEFLEET_API_KEY", help="Key of the server.")] = None,
+    block_size: BlockSize = 16,
+    dtype: Dtype = "auto",
+    threads: Threads = None,
+    json_path: JsonPath = None,
+) -> None:
+    """Time the first token when the prompt's beginning is cached, beside when not; count the blocks of choices."""
+    require_extra("bench", (*BENCH_MODULES, "httpx"))
+    from pagefleet.engine.bench.prefix import PrefixOptions, run_prefix
+
+    _check_counts(
+        ("--shared-tokens", shared_tokens),
+        ("--own-tokens", own_tokens),
+        ("--pairs", pairs),
+        ("--vocabulary-size", vocabulary_size),
+    )
+    options = PrefixOptions(
+        engine=_engine(model=model, block_size=block_size, dtype=dtype, threads=threads),
+        preset=preset,
+        shared_tokens=shared_tokens,
+        own_tokens=own_tokens,
+        pairs=pairs,
+        url=url,
+        vocabulary_size=vocabulary_size,
+        api_key=first_api_key(api_key),
+        json_path=json_path,
+    )
+    _run(lambda: run_prefix(options, typer.echo))
+
+
+def step(
+    batches: Annotated[str, typer.Option(help="Numbers of running sequences.", metavar="N,N,…")] = "1,8,32,64,256",
+    preset: Preset = "S",
+    model: Model = "",
+    context: Annotated[int, typer.Option(help="Tokens of each sequence in the middle of the measured steps.")] = 200,
+    steps: Annotated[int, typer.Option(help="Steps measured for each number of sequences.")] = 32,
+    block_size: BlockSize = 16,
+    dtype: Dtype = "auto",
+    threads: Threads = None,
+    json_path: JsonPath = None,
+) -> None:
+    """Measure a decode step by the number of running sequences: its time, and what scheduling and Python take of it."""
+    _require()
+    from pagefleet.engine.bench.step import StepOptions, run_step
+
+    numbers = _numbers("--batches", batches)
+    _check_counts(*(("--batches", number) for number in numbers), ("--context", context), ("--steps", steps))
+    options = StepOptions(
+        engine=_engine(model=model, block_size=block_size, dtype=dtype, threads=threads),
+        preset=preset,
+        batches=numbers,
+        context_tokens=context,
+        steps=steps,
+        json_path=json_path,
+    )
+    _run(lambda: run_step(options, typer.echo))
+
+
 def _require() -> None:
     require_extra("bench", BENCH_MODULES)
 
@@ -203,6 +278,14 @@ def _check_counts(*counts: tuple[str, int]) -> None:
         f"{flag} {value} is too small: the smallest is 1, for example {flag} 8." for flag, value in counts if value < 1
     ]:
         raise UserMistake(mistakes)
+
+
+def _numbers(flag: str, text: str) -> list[int]:
+    """Return the whole numbers of a list with commas; raises UserMistake."""
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError as error:
+        raise UserMistake(f"{flag} {text} is not a list of whole numbers: for example {flag} 1,8,64.") from error
 
 
 def _run(measure: Callable[[], object]) -> None:

@@ -39,6 +39,8 @@ bench_app = typer.Typer(help="Measure the engine.", no_args_is_help=True, rich_m
 bench_app.command("throughput")(bench_command.throughput)
 bench_app.command("waste")(bench_command.waste)
 bench_app.command("block-size")(bench_command.block_size)
+bench_app.command("prefix")(bench_command.prefix)
+bench_app.command("step")(bench_command.step)
 bench_app.command("serving")(bench_command.serving)
 app.add_typer(bench_app, name="bench")
 app.command("play")(play_command.play)

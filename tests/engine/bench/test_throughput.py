@@ -6,18 +6,25 @@ from collections import Counter
 from functools import partial
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
 
 from pagefleet.engine.bench import presets, setup
 from pagefleet.engine.bench.machine_rates import cpu_name, measure_rates
+from pagefleet.engine.bench.our_engine import OurEngine
+from pagefleet.engine.bench.output_text import STOP_STRING, OutputText
 from pagefleet.engine.bench.presets import PRESETS, Preset, preset_folder
 from pagefleet.engine.bench.roofline import MachineRates, ModelSizes, StepRows, kv_tokens_read, roofline
 from pagefleet.engine.bench.throughput import ThroughputOptions, run_throughput
 from pagefleet.engine.bench.workload import BenchRequest, log_uniform_requests, spread
 from pagefleet.engine.config import EngineConfig
+from pagefleet.engine.detokenizer import Detokenizer
 from pagefleet.engine.errors import StartupError
+from pagefleet.engine.messages import RequestOutput
+from pagefleet.engine.tokenizer import load_tokenizer
 from tests.equality.oracle import reference_tokens
+from tests.support.tiny_models import make_tiny_llama
 
 TINY = Preset(
     hidden_size=64, layers=2, query_heads=4, kv_heads=2, intermediate_size=128, vocabulary_size=512, ties_head=True
@@ -79,6 +86,16 @@ def test_presets_have_the_sizes_that_they_claim(tmp_path: Path) -> None:
     presets.write_random_llama(TINY, tmp_path / "again")
     assert (tmp_path / "again" / "model.safetensors").read_bytes() == written
     assert set(PRESETS) == {"S", "M", "L"}
+    tokenizer = load_tokenizer(folder, None)
+    assert all(tokenizer.token_texts(range(512)))
+    assert tokenizer.token_texts([512]) == [""]
+
+
+def test_a_preset_of_an_earlier_format_is_made_anew(tmp_path: Path) -> None:
+    earlier = tmp_path / "cache" / "bench" / f"S-seed{presets.SEED}"
+    earlier.mkdir(parents=True)
+    (earlier / "config.json").write_text("{}")
+    assert (preset_folder("S") / "tokenizer.json").is_file()
 
 
 def test_roofline_by_hand() -> None:
@@ -117,7 +134,11 @@ def test_against_transformers(tmp_path: Path) -> None:
         assert contestants[name]["requests"] == len(part)
     assert report["same_outputs"] == {"hf_sequential": {"same": 3, "of": 3}, "hf_static16": {"same": 6, "of": 6}}
     assert report["cpu"] == cpu_name()
+    assert [contestants[name]["text"] for name in wanted] == ["each step, stop string", "at the end", "at the end"]
+    assert report["prefix_caching"] is True
+    assert 0 < report["text_share_of_cpu_time"] < 1  # type: ignore[operator]
     assert "3 of 6, spread" in "\n".join(lines)
+    assert "on: prefix hashing, detokenisation and a stop string" in "\n".join(lines)
 
 
 def test_policies_at_equal_memory_make_the_same_tokens() -> None:
@@ -132,19 +153,54 @@ def test_policies_at_equal_memory_make_the_same_tokens() -> None:
     assert report["same_outputs"] == {"dynamic": {"same": 8, "of": 8}, "static": {"same": 8, "of": 8}}
 
 
-def test_our_tokens_are_transformers_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    from pagefleet.engine.bench.our_engine import OurEngine
-    from pagefleet.engine.bench.setup import fitted
-
+def test_our_tokens_are_transformers_own() -> None:
     folder = preset_folder("S")
     requests = short_requests(512, 3)
     progress: Counter[str] = Counter()
-    run = OurEngine(fitted(ENGINE, folder, requests)).run(requests, lambda tokens: progress.update(tokens=tokens))
+    run = OurEngine(setup.fitted(ENGINE, folder, requests)).run(requests, lambda tokens: progress.update(tokens=tokens))
     assert run.outputs == [
         reference_tokens(folder, request.prompt_token_ids, request.output_tokens) for request in requests
     ]
     assert progress["tokens"] == run.output_tokens == sum(step.sampled for step in run.steps)
     assert sum(step.tokens for step in run.steps) == sum(request.total_tokens - 1 for request in requests)
+
+
+def test_texts_are_those_of_all_tokens() -> None:
+    folder = preset_folder("S")
+    tokenizer, requests = load_tokenizer(folder, None), short_requests(512, 3)
+    run = OurEngine(setup.fitted(ENGINE, folder, requests), tokenizer=tokenizer).run(requests, lambda _: None)
+    for request, output, text in zip(requests, run.outputs, run.texts, strict=True):
+        assert len(output) == request.output_tokens
+        detokenizer = Detokenizer(tokenizer, request.prompt_token_ids, skip_special_tokens=True)
+        assert text == "".join([*map(detokenizer.append, output), detokenizer.flush()])
+    assert any(run.texts)
+
+
+def test_the_stop_string_is_begun_but_never_complete() -> None:
+    tokenizer = load_tokenizer(preset_folder("S"), None)
+    written = STOP_STRING[:-1] + " and on"
+    tokens = tokenizer.encode("Hi." + written, add_special_tokens=False)
+    reader = OutputText(tokenizer, [BenchRequest([400], len(tokens))])
+    seen = []
+    for index, token in enumerate(tokens):
+        reason = "length" if index == len(tokens) - 1 else None
+        reader.read([RequestOutput(request_id="0", new_token_ids=[token], finish_reason=reason)])
+        seen += reader.texts()
+    assert "Hi.\n" not in seen, "a line break may begin the stop string, so it is held back"
+    assert seen[-1] == "Hi." + written
+    assert reader.cpu_s > 0
+
+
+def test_a_model_without_tokenizer_needs_no_text(tmp_path: Path) -> None:
+    engine = msgspec.structs.replace(ENGINE, model=str(make_tiny_llama(tmp_path / "model")))
+    lines: list[str] = []
+    options = partial(ThroughputOptions, engine=engine, requests=2, rounds=1, measure=tiny_rates)
+    with pytest.raises(StartupError, match=r"no tokenizer could be loaded from .*; --no-text measures tokens alone"):
+        run_throughput(options(), lines.append)
+    report = run_throughput(options(makes_text=False), lines.append)
+    assert report["text"] == "none"
+    assert "text_share_of_cpu_time" not in report
+    assert "off (--no-text): detokenisation and stop strings" in "\n".join(lines)
 
 
 def test_an_unknown_preset_is_named() -> None:

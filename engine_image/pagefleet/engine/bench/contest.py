@@ -44,6 +44,7 @@ class Entry:
         return {
             "requests": len(self.requests),
             "part": self.part,
+            "text": self.contestant.text,
             "rounds": len(self.runs),
             "steps": len(self.runs[0].steps) or None,
             "output_tokens": self.runs[0].output_tokens,

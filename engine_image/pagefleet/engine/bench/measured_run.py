@@ -27,6 +27,10 @@ class MeasuredRun:
     """Cores that other processes kept busy meanwhile; anything well above 0 makes times unreliable."""
     steps: list[StepRows] = field(default_factory=list)
     """Empty when the engine does not tell."""
+    texts: list[str] = field(default_factory=list)
+    """The outputs as text; empty when the run made none."""
+    text_cpu_s: float | None = None
+    """CPU time of it that making the texts took, where that is known."""
 
     @property
     def output_tokens(self) -> int:
@@ -40,6 +44,10 @@ class Contestant(Protocol):
     @property
     def name(self) -> str:
         """Name the contestant in tables and JSON."""
+
+    @property
+    def text(self) -> str:
+        """Say when tokens become text, for the reader of the table."""
 
     def run(self, requests: Sequence[BenchRequest], on_tokens: OnTokens) -> MeasuredRun:
         """Run all requests, which are there at once."""

@@ -6,6 +6,7 @@ from pathlib import Path
 import torch
 
 from pagefleet.engine.bench.measured_run import Contestant, MeasuredRun, Meter, OnTokens
+from pagefleet.engine.bench.output_text import OutputText
 from pagefleet.engine.bench.roofline import ModelSizes, StepRows
 from pagefleet.engine.bench.workload import BenchRequest
 from pagefleet.engine.config import EngineConfig
@@ -14,15 +15,24 @@ from pagefleet.engine.device import named_dtype
 from pagefleet.engine.llm import LLM
 from pagefleet.engine.messages import AddRequest, CoreState
 from pagefleet.engine.sampling_params import SamplingParameters
+from pagefleet.engine.tokenizer import Tokenizer
 
 OnStep = Callable[[CoreState], object]
 
 
 class OurEngine(Contestant):
-    """Run requests through an `EngineCore` in this process."""
+    """Run requests through an `EngineCore` in this process; with a tokenizer their outputs become text step by step."""
 
-    def __init__(self, config: EngineConfig, *, name: str = "pagefleet", on_step: OnStep | None = None) -> None:
+    def __init__(
+        self,
+        config: EngineConfig,
+        *,
+        name: str = "pagefleet",
+        on_step: OnStep | None = None,
+        tokenizer: Tokenizer | None = None,
+    ) -> None:
         self._name = name
+        self._tokenizer = tokenizer
         self.on_step = on_step
         self.core: EngineCore = LLM(config).core
 
@@ -30,6 +40,11 @@ class OurEngine(Contestant):
     def name(self) -> str:
         """Name the contestant."""
         return self._name
+
+    @property
+    def text(self) -> str:
+        """Say when tokens become text."""
+        return "none" if self._tokenizer is None else "each step, stop string"
 
     @property
     def dtype(self) -> torch.dtype:
@@ -42,12 +57,17 @@ class OurEngine(Contestant):
         core.reset_prefix_cache()
         outputs: list[list[int]] = [[] for _ in requests]
         steps: list[StepRows] = []
+        text = None
         with Meter() as meter:
+            if self._tokenizer is not None:
+                text = OutputText(self._tokenizer, requests)
             core.add_all([_message(index, request) for index, request in enumerate(requests)])
             for step in core.steps():
                 steps.append(StepRows(step.state.step_tokens, len(step.outputs)))
                 for output in step.outputs:
                     outputs[int(output.request_id)] += output.new_token_ids
+                if text is not None:
+                    text.read(step.outputs)
                 if self.on_step is not None:
                     self.on_step(step.state)
                 on_tokens(len(step.outputs))
@@ -57,6 +77,8 @@ class OurEngine(Contestant):
             own_cpu_s=meter.own_cpu_s,
             other_busy_cores=meter.other_busy_cores,
             steps=steps,
+            texts=[] if text is None else text.texts(),
+            text_cpu_s=None if text is None else text.cpu_s,
         )
 
 

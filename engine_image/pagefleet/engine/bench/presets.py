@@ -1,4 +1,4 @@
-"""Models made for measuring: Llama decoders of three sizes with random weights, made on first use and kept."""
+"""Models made for measuring: Llama decoders of three sizes, random weights and a tokenizer, made once and kept."""
 
 import shutil
 import tempfile
@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from pagefleet.engine.bench.preset_tokenizer import write_tokenizer
 from pagefleet.engine.errors import StartupError
 from pagefleet.engine.gguf_cache import cache_folder
 
@@ -16,6 +17,9 @@ WEIGHT_DEVIATION = 0.02
 """Standard deviation of all weights but those of norms, which are 1."""
 
 CONTEXT_LENGTH = 2048
+
+FORMAT = "2"
+"""Part of the folder's name: raise it when what is written changes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,11 +54,11 @@ PRESETS = {
 
 
 def preset_folder(name: str) -> Path:
-    """Return the folder of a preset's bfloat16 checkpoint, written now if it is not in the cache.
+    """Return the folder of a preset's bfloat16 checkpoint and tokenizer, written now if it is not in the cache.
 
     Raises StartupError when there is no room for it.
     """
-    folder = cache_folder() / "bench" / f"{name}-seed{SEED}"
+    folder = cache_folder() / "bench" / f"{name}-seed{SEED}-{FORMAT}"
     if (folder / "config.json").is_file():
         return folder
     temporary = None
@@ -62,6 +66,7 @@ def preset_folder(name: str) -> Path:
         folder.parent.mkdir(parents=True, exist_ok=True)
         temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=".making-"))
         write_random_llama(PRESETS[name], temporary)
+        write_tokenizer(PRESETS[name].vocabulary_size, temporary)
         temporary.rename(folder)  # whole or not at all, also when two benchmarks begin at once
     except OSError as error:
         if (folder / "config.json").is_file():

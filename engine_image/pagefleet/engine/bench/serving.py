@@ -76,26 +76,36 @@ def run_serving(options: ServingOptions, say: Say) -> dict[str, object]:
 
 
 async def _send_all(options: ServingOptions, arrivals: Sequence[Arrival]) -> list[Timeline]:
-    base = options.url.rstrip("/").removesuffix("/v1")
-    headers = {"Authorization": f"Bearer {options.api_key}"} if options.api_key else {}
-    limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
-    timeout = httpx.Timeout(STALL_TIMEOUT_S, connect=SETUP_TIMEOUT_S)
-    async with httpx.AsyncClient(base_url=base, headers=headers, limits=limits, timeout=timeout) as client:
-        model = options.model or await _first_model(client, options.url)
-        bodies = [_body(model, index, each, options.vocabulary_size) for index, each in enumerate(arrivals)]
+    async with connect(options.url, options.api_key) as client:
+        model = options.model or await first_model(client, options.url)
+        bodies = [
+            completion_body(model, each.prompt(index, options.vocabulary_size), each.output_tokens)
+            for index, each in enumerate(arrivals)
+        ]
         started_s = time.perf_counter()
         with tqdm(total=len(arrivals), unit="req", disable=None) as bar:
 
             async def send(arrival: Arrival, body: dict[str, Any]) -> Timeline:
                 await asyncio.sleep(started_s + arrival.at_s - time.perf_counter())
-                timeline = await _send(client, body, arrival, started_s)
+                timeline = await send_request(client, body, arrival.at_s, started_s)
                 bar.update()
                 return timeline
 
             return await asyncio.gather(*map(send, arrivals, bodies))
 
 
-async def _first_model(client: httpx.AsyncClient, url: str) -> str:
+def connect(url: str, api_key: str | None) -> httpx.AsyncClient:
+    """Return a client of a server that never waits for another request of its own."""
+    return httpx.AsyncClient(
+        base_url=url.rstrip("/").removesuffix("/v1"),
+        headers={"Authorization": f"Bearer {api_key}"} if api_key else {},
+        limits=httpx.Limits(max_connections=None, max_keepalive_connections=None),
+        timeout=httpx.Timeout(STALL_TIMEOUT_S, connect=SETUP_TIMEOUT_S),
+    )
+
+
+async def first_model(client: httpx.AsyncClient, url: str) -> str:
+    """Return the first model that a server lists; raises StartupError when it does not answer."""
     try:
         answer = await client.get("/v1/models", timeout=SETUP_TIMEOUT_S)
         answer.raise_for_status()
@@ -111,11 +121,12 @@ async def _first_model(client: httpx.AsyncClient, url: str) -> str:
         raise StartupError(f"--url {url} lists no model at /v1/models: is it an OpenAI API?") from error
 
 
-def _body(model: str, index: int, arrival: Arrival, vocabulary_size: int) -> dict[str, Any]:
+def completion_body(model: str, prompt: list[int], output_tokens: int) -> dict[str, Any]:
+    """Return a request for exactly so many greedy tokens, one chunk after another."""
     return {
         "model": model,
-        "prompt": arrival.prompt(index, vocabulary_size),
-        "max_tokens": arrival.output_tokens,
+        "prompt": prompt,
+        "max_tokens": output_tokens,
         "temperature": 0.0,
         "ignore_eos": True,
         "stream": True,
@@ -123,7 +134,7 @@ def _body(model: str, index: int, arrival: Arrival, vocabulary_size: int) -> dic
     }
 
 
-async def _send(client: httpx.AsyncClient, body: dict[str, Any], arrival: Arrival, started_s: float) -> Timeline:
+async def send_request(client: httpx.AsyncClient, body: dict[str, Any], due_s: float, started_s: float) -> Timeline:
     """Send one request and note when each chunk comes; whatever goes wrong is the timeline's error."""
     times: list[float] = []
     usage: dict[str, Any] = {}
@@ -148,7 +159,7 @@ async def _send(client: httpx.AsyncClient, body: dict[str, Any], arrival: Arriva
     if error is None and not (is_done and times and usage):
         error = "the stream ended early"
     return Timeline(
-        due_s=arrival.at_s,
+        due_s=due_s,
         token_times_s=times,
         end_s=time.perf_counter() - started_s,
         output_tokens=int(usage.get("completion_tokens", 0)),

@@ -1,4 +1,8 @@
-"""`pagefleet bench throughput`: the offline workload through our engine, against the machine and transformers."""
+"""`pagefleet bench throughput`: the offline workload through our engine, against the machine and transformers.
+
+Everything that a server does for such requests is on: outputs become text in each step, a stop string is looked for,
+and prompts are hashed for a prefix cache that is emptied between turns, so that no turn finds the blocks of another.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,9 +18,15 @@ from pagefleet.engine.bench.our_engine import OurEngine, model_sizes
 from pagefleet.engine.bench.roofline import MachineRates, Roofline, roofline
 from pagefleet.engine.bench.setup import fitted, model_folder, workload_of
 from pagefleet.engine.bench.tables import check_writable, text_table, write_json
-from pagefleet.engine.bench.transformers_engine import TransformersEngine, load_transformers
+from pagefleet.engine.bench.transformers_engine import (
+    TransformersEngine,
+    load_transformers,
+    load_transformers_tokenizer,
+)
 from pagefleet.engine.bench.workload import BenchRequest, spread
 from pagefleet.engine.config import EngineConfig
+from pagefleet.engine.errors import StartupError
+from pagefleet.engine.tokenizer import Tokenizer, load_tokenizer
 
 STATIC_BATCH = 16
 SEQUENTIAL = "hf_sequential"
@@ -39,6 +49,8 @@ class ThroughputOptions:
     baseline_requests: int = 8
     """Requests that transformers runs one at a time; in static batches it runs twice as many, at least one batch."""
     rounds: int = 2
+    makes_text: bool = True
+    """Outputs become text; False is for models without a tokenizer."""
     json_path: Path | None = None
     measure: Callable[[torch.dtype], MachineRates] = measure_rates
 
@@ -49,13 +61,19 @@ def run_throughput(options: ThroughputOptions, say: Say) -> dict[str, object]:
     folder = model_folder(options.engine.model, options.preset)
     requests = workload_of(folder, options.requests)
     config = fitted(options.engine, folder, requests)
-    ours = OurEngine(config, name="pagefleet" if options.compare != "batching" else config.batching)
+    tokenizer = _tokenizer(folder) if options.makes_text else None
+    name = "pagefleet" if options.compare != "batching" else config.batching
+    ours = OurEngine(config, name=name, tokenizer=tokenizer)
     entries = [Entry(ours, requests, f"all {len(requests)}")]
     if options.compare == "hf":
-        entries += _transformers_entries(folder, ours.dtype, requests, options.baseline_requests)
+        entries += _transformers_entries(folder, ours.dtype, requests, options)
     elif options.compare == "batching":
         entries += [
-            Entry(OurEngine(msgspec.structs.replace(config, batching=name), name=name), requests, entries[0].part)
+            Entry(
+                OurEngine(msgspec.structs.replace(config, batching=name), name=name, tokenizer=tokenizer),
+                requests,
+                entries[0].part,
+            )
             for name in POLICIES
             if name != config.batching
         ]
@@ -69,14 +87,26 @@ def run_throughput(options: ThroughputOptions, say: Say) -> dict[str, object]:
     return report
 
 
+def _tokenizer(folder: Path) -> Tokenizer:
+    try:
+        return load_tokenizer(folder, None)
+    except StartupError as error:
+        raise StartupError(f"{error}; --no-text measures tokens alone") from error
+
+
 def _transformers_entries(
-    folder: Path, dtype: torch.dtype, requests: Sequence[BenchRequest], count: int
+    folder: Path, dtype: torch.dtype, requests: Sequence[BenchRequest], options: ThroughputOptions
 ) -> list[Entry]:
     model = load_transformers(folder, dtype)
-    alone = spread(requests, count)
-    batched = spread(requests, max(STATIC_BATCH, 2 * count))
+    tokenizer = load_transformers_tokenizer(folder) if options.makes_text else None
+    alone = spread(requests, options.baseline_requests)
+    batched = spread(requests, max(STATIC_BATCH, 2 * options.baseline_requests))
     return [
-        Entry(TransformersEngine(model, name=name, batch_size=size), part, f"{len(part)} of {len(requests)}, spread")
+        Entry(
+            TransformersEngine(model, name=name, batch_size=size, tokenizer=tokenizer),
+            part,
+            f"{len(part)} of {len(requests)}, spread",
+        )
         for name, size, part in ((SEQUENTIAL, 1, alone), (STATIC, STATIC_BATCH, batched))
     ]
 
@@ -94,6 +124,8 @@ def _report(
         "attention_backend": info.attention_backend,
         "linear_backend": info.linear_backend,
         "batching": info.batching,
+        "prefix_caching": info.enable_prefix_caching,
+        "text": first.contestant.text,
         "block_size": info.block_size,
         "max_num_seqs": info.max_num_seqs,
         "requests": len(first.requests),
@@ -113,6 +145,9 @@ def _report(
         "contestants": {entry.contestant.name: entry.summary() for entry in entries},
         "ratios": {entry.contestant.name: round(first.tokens_per_s / entry.tokens_per_s, 3) for entry in entries[1:]},
     }
+    text_cpu_s = [run.text_cpu_s for run in first.runs if run.text_cpu_s is not None]
+    if text_cpu_s:
+        report["text_share_of_cpu_time"] = round(sum(text_cpu_s) / sum(run.own_cpu_s for run in first.runs), 4)
     if torch.get_num_threads() == 1:  # the rates are those of one thread, so its own time compares too
         own_s = sum(run.own_cpu_s for run in first.runs) / len(first.runs)
         report["roofline_fraction_of_cpu_time"] = round(ideal.ideal_s / own_s, 4)
@@ -133,6 +168,7 @@ def _print(report: dict[str, object], entries: list[Entry], ideal: Roofline, say
         (
             entry.contestant.name,
             entry.part,
+            entry.contestant.text,
             entry.tokens_per_s,
             entry.tokens_per_cpu_s,
             first.tokens_per_s / entry.tokens_per_s,
@@ -141,8 +177,9 @@ def _print(report: dict[str, object], entries: list[Entry], ideal: Roofline, say
         )
         for entry in entries
     ]
-    header = ("engine", "requests", "tok/s", "tok/CPU s", "ratio", "of CPU time", "others' cores")
+    header = ("engine", "requests", "text", "tok/s", "tok/CPU s", "ratio", "of CPU time", "others' cores")
     say(text_table(header, rows))
+    say(_what_is_on(report))
     rates = report["roofline"]
     assert isinstance(rates, dict)  # noqa: S101 - made above
     say(
@@ -159,6 +196,15 @@ def _print(report: dict[str, object], entries: list[Entry], ideal: Roofline, say
         same = report["same_outputs"]
         assert isinstance(same, dict)  # noqa: S101 - made above
         say("same tokens: " + ", ".join(f"{name} {each['same']} of {each['of']}" for name, each in same.items()))
+
+
+def _what_is_on(report: dict[str, object]) -> str:
+    hashing = "prefix hashing" if report["prefix_caching"] else "no prefix hashing"
+    if "text_share_of_cpu_time" not in report:
+        return f"on: {hashing}; off (--no-text): detokenisation and stop strings"
+    share = report["text_share_of_cpu_time"]
+    assert isinstance(share, float)  # noqa: S101 - made above
+    return f"on: {hashing}, detokenisation and a stop string, which take {share:.1%} of our CPU time"
 
 
 def _share(fraction: object) -> str:

@@ -22,11 +22,22 @@ def load_transformers(folder: Path, dtype: torch.dtype) -> Any:
     return model
 
 
-class TransformersEngine(Contestant):
-    """Run requests in batches of a fixed size, in order; a batch runs as long as its longest output."""
+def load_transformers_tokenizer(folder: Path) -> Any:
+    """Load a folder's tokenizer."""
+    from transformers import AutoTokenizer
 
-    def __init__(self, model: Any, *, name: str, batch_size: int) -> None:
+    return AutoTokenizer.from_pretrained(folder)
+
+
+class TransformersEngine(Contestant):
+    """Run requests in batches of a fixed size, in order; a batch runs as long as its longest output.
+
+    With a tokenizer the outputs become text all together, at the end.
+    """
+
+    def __init__(self, model: Any, *, name: str, batch_size: int, tokenizer: Any | None = None) -> None:
         self._model = model
+        self._tokenizer = tokenizer
         self._name = name
         self.batch_size = batch_size
 
@@ -35,19 +46,28 @@ class TransformersEngine(Contestant):
         """Name the contestant."""
         return self._name
 
+    @property
+    def text(self) -> str:
+        """Say when tokens become text."""
+        return "none" if self._tokenizer is None else "at the end"
+
     def run(self, requests: Sequence[BenchRequest], on_tokens: OnTokens) -> MeasuredRun:
         """Run all requests; tokens beyond what a request asked for are dropped and not counted."""
         outputs: list[list[int]] = []
+        texts: list[str] = []
         with Meter() as meter:
             for first in range(0, len(requests), self.batch_size):
                 batch = requests[first : first + self.batch_size]
                 outputs += self._generate(batch)
                 on_tokens(sum(request.output_tokens for request in batch))
+            if self._tokenizer is not None:
+                texts = self._tokenizer.batch_decode(outputs, skip_special_tokens=True)
         return MeasuredRun(
             outputs=outputs,
             wall_s=meter.wall_s,
             own_cpu_s=meter.own_cpu_s,
             other_busy_cores=meter.other_busy_cores,
+            texts=texts,
         )
 
     @torch.inference_mode()
