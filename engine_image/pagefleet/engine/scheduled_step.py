@@ -6,9 +6,12 @@ from pagefleet.engine.blocks import BlockCopy
 from pagefleet.engine.sequence import Sequence
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ScheduledSequence:
-    """Give `tokens` tokens of the step, from position `first_position` on, to one sequence."""
+    """Give `tokens` tokens of the step, from position `first_position` on, to one sequence.
+
+    Nobody changes it; a frozen dataclass takes three times as long to make, for each sequence of each step.
+    """
 
     sequence: Sequence
     first_position: int

@@ -266,8 +266,13 @@ class Scheduler:
 
     def _in_turn(self) -> list[Sequence]:
         """Return the running sequences: decodes first, then prefills by rank."""
-        decodes = [sequence for sequence in self._running.values() if sequence.pending_tokens == 1]
-        prefills = [sequence for sequence in self._running.values() if sequence.pending_tokens > 1]
+        decodes, prefills = [], []
+        for sequence in self._running.values():
+            pending = sequence.pending_tokens
+            if pending == 1:
+                decodes.append(sequence)
+            elif pending > 1:
+                prefills.append(sequence)
         return decodes + sorted(prefills, key=by_rank)
 
     def _make_room(self, sequence: Sequence, tokens: int, step: ScheduledStep) -> int:

@@ -59,6 +59,11 @@ class Sequence:
     """Score of the latest sampled token, for a request that asked."""
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
     """Scores of the prompt tokens from the second on, as far as computed, for a request that asked."""
+    sequence_id: str = field(init=False)
+    """Names the sequence: as its request, or with the number of its choice."""
+
+    def __post_init__(self) -> None:
+        self.sequence_id = f"{self.request_id}#{self.index}" if self.index else self.request_id
 
     @classmethod
     def from_prompt(
@@ -83,11 +88,6 @@ class Sequence:
             cache_salt=cache_salt,
             skips_prefix_cache=sampling.needs_prompt_logits,
         )
-
-    @property
-    def sequence_id(self) -> str:
-        """Name the sequence: as its request, or with the number of its choice."""
-        return f"{self.request_id}#{self.index}" if self.index else self.request_id
 
     @property
     def output_tokens(self) -> int:

@@ -167,6 +167,9 @@ class CpuAttention(PagedAttention):
         """Return int32 [items, 4]: sequence, first row, tokens, position of the first row."""
         lengths = np.array(batch.query_lengths, dtype=np.int32)
         contexts = np.array(batch.context_lengths, dtype=np.int32)
+        if len(lengths) == len(batch.slots):  # decodes alone: an item each
+            rows = np.arange(len(lengths), dtype=np.int32)
+            return np.stack((rows, rows, lengths, contexts - lengths), axis=1)
         first_rows = np.cumsum(lengths, dtype=np.int32) - lengths
         pieces = -(-lengths // self._tile)
         sequence = np.repeat(np.arange(len(lengths), dtype=np.int32), pieces)
