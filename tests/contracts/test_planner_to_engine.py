@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from transformers import LlamaConfig
 
 from pagefleet.api.v1alpha1 import KvCacheDtype, WeightQuantization
 from pagefleet.capacity import read_model
@@ -15,13 +16,24 @@ from pagefleet.cli.plan.safetensors_headers import read_headers, read_json
 from pagefleet.engine.config import EngineConfig
 from pagefleet.engine.device import DTYPES
 from pagefleet.engine.kernels.interface import AttentionShape
+from pagefleet.engine.llm import LLM
 from pagefleet.engine.model_source import ModelSource
 from pagefleet.engine.models.registry import load_model
+from pagefleet.engine.quantization import QUANTIZATIONS
 from pagefleet.engine.startup import DEFAULT_BUDGET_TOKENS, SAMPLING_COPIES
 from pagefleet.engine.weights import load_config
 from pagefleet.operator.plan.engine_arguments import KV_CACHE_FLAGS
 from tests.support.tiny_families import family_config
 from tests.support.tiny_models import save_random_model
+
+WIDE = {
+    "vocab_size": 512,
+    "hidden_size": 256,
+    "intermediate_size": 512,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+}
 
 PROFILES = pytest.mark.parametrize(
     ("profile", "device"), [(PAGEFLEET_CPU, "cpu"), (PAGEFLEET_CUDA, "cuda")], ids=["cpu", "cuda"]
@@ -45,7 +57,7 @@ def test_the_formats_are_the_engines(profile: EngineProfile, device: str) -> Non
     words = {"bf16" if name == "bfloat16" else name for name in DTYPES}
     assert set(profile.kv_cache) == words
     assert set(DTYPE_BYTES) == set(DTYPES)
-    assert profile.weights == ("none",)
+    assert profile.weights == (QUANTIZATIONS if device == "cpu" else ("none",))
 
 
 def test_the_words_are_the_resources() -> None:
@@ -80,3 +92,12 @@ def test_bytes_are_the_engines(family: str, dtype: str, tmp_path: Path) -> None:
     norms = facts.weights.count(Role.REPLICATED) if family == "gemma3" else 0
     assert predicted <= model.weight_bytes <= predicted + 2 * norms
     assert facts.architecture.windows == tuple(layer.window for layer in model.layer_attention)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_rounded_weights_take_the_bytes_predicted(dtype: str, tmp_path: Path) -> None:
+    folder = save_random_model(LlamaConfig(**WIDE), tmp_path / "model")
+    facts = read_model("m", read_json(folder / "config.json"), read_headers(folder))
+    llm = LLM(EngineConfig(model=str(folder), dtype=dtype, quantization="int8", kv_cache_memory_bytes=2**22, threads=1))
+    predicted = weights_bytes(facts, quantization="int8", compute_dtype=dtype, copies_tied_head=True)
+    assert predicted == pytest.approx(llm.core.info.weight_bytes, rel=0.01)

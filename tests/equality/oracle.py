@@ -40,7 +40,7 @@ def reference_beams(
     tokens: int,
     end: int | None,
     length_penalty: float = 1.0,
-    early_stopping: bool | str = False,
+    early_stopping: Any = False,
 ) -> list[list[int]]:
     """Return the best beams, best first, cut behind the end token; None for `end` lets nothing end them."""
     model = reference_model(str(folder))

@@ -61,7 +61,8 @@ def test_every_knob_becomes_its_flag() -> None:
         *FIXED,
         *("--device", "cuda", "--block-size", "32", "--gpu-memory-utilization", "0.5", "--batching", "continuous"),
         *("--max-model-len", "2048"),
-        *("--max-num-seqs", "8", "--max-num-batched-tokens", "256", "--kv-cache-dtype", "bfloat16"),
+        *("--max-num-seqs", "8", "--max-num-batched-tokens", "256"),
+        *("--quantization", "none", "--kv-cache-dtype", "bfloat16"),
         "--no-enable-prefix-caching",
     ]
 
@@ -85,6 +86,13 @@ def test_the_default_utilization_is_the_engines() -> None:
         (
             {"engine": {"weights": {"quantization": "int4"}}},
             "spec.engine.weights.quantization is int4, and .*; write none",
+        ),
+        (
+            {
+                "engine": {"weights": {"quantization": "int8"}},
+                "accelerator": {"resource": "nvidia.com/gpu"},
+            },
+            "spec.engine.weights.quantization is int8, and .* on a CPU alone; write none",
         ),
         ({"engine": {"kvCache": {"dtype": "k4v3"}}}, "spec.engine.kvCache.dtype is k4v3, and .*; write auto or bf16"),
         ({"engine": {"parallelism": {"tensor": 2}}}, "spec.engine.parallelism.tensor is 2, and .*; write 1"),

@@ -4,14 +4,17 @@ from collections.abc import Collection
 
 from pagefleet.engine.errors import StartupError
 
+QUANTIZATIONS = ("none", "int8")
+"""All but `none` on a CPU alone."""
+
 PARTS = ("qkv_proj", "o_proj", "gate_up_proj", "down_proj", "lm_head")
 """Parts of a model that hold its linears, as `Model.linears` names them."""
 
 
 def check_quantization(name: str, ignored: Collection[str]) -> None:
     """Refuse a quantization that is unknown, and parts that no model has or that are all there are; StartupError."""
-    if name not in ("none", "int8"):
-        raise StartupError(f"--quantization {name} is unknown; use none or int8")
+    if name not in QUANTIZATIONS:
+        raise StartupError(f"--quantization {name} is unknown; use {' or '.join(QUANTIZATIONS)}")
     for part in ignored:
         if part not in PARTS:
             raise StartupError(f"--quantization-ignore {part} names no part of a model; use {', '.join(PARTS)}")

@@ -83,6 +83,7 @@ def render_engine_arguments(
         ("--max-num-seqs", engine.max_num_seqs),
         ("--max-num-batched-tokens", engine.max_num_batched_tokens),
         ("--threads", threads),
+        ("--quantization", None if engine.weights.quantization is None else engine.weights.quantization.value),
         ("--kv-cache-dtype", None if engine.kv_cache.dtype is None else KV_CACHE_FLAGS[engine.kv_cache.dtype]),
     ]
     flags = [text for flag, value in knobs if value is not None for text in (flag, str(value))]
@@ -125,9 +126,13 @@ def _weights(spec: InferenceServiceSpec) -> RefusedField | None:
     quantization = spec.engine.weights.quantization
     if quantization in (None, WeightQuantization.NONE):
         return None
-    return RefusedField(
-        "spec.engine.weights.quantization", str(quantization), "this engine keeps weights unquantized", "write none"
-    )
+    if quantization is not WeightQuantization.INT8:
+        why, instead = "this engine has no such weights", "write none, or int8 on a CPU"
+    elif spec.accelerator.resource is not None:
+        why, instead = "this engine computes with 8-bit weights on a CPU alone", "write none"
+    else:
+        return None
+    return RefusedField("spec.engine.weights.quantization", str(quantization), why, instead)
 
 
 def _kv_cache(spec: InferenceServiceSpec) -> RefusedField | None:
