@@ -16,6 +16,10 @@ from tests.images.thin_layer import code_files, pack, write_thin_archive
 from tests.images.wheelhouse import wheelhouse
 
 
+MOST_IMAGES = 120
+"""In the layer store: some builds of each image, about 15 GB."""
+
+
 @dataclass(frozen=True)
 class BuiltImage:
     """Name an image and the archives that bring it to a node."""
@@ -96,6 +100,7 @@ def _build_archive(image: Image, target: str, archive: Path, reference: str) -> 
     built = _build_target(image, target)
     built_s = time.monotonic()
     buildah.push(built, archive, reference)
+    buildah.prune(most_images=MOST_IMAGES)
     sys.stderr.write(
         f"{archive.name}: built in {built_s - began_s:.1f} s, written in {time.monotonic() - built_s:.1f} s, "
         f"{archive.stat().st_size / 1e6:.0f} MB\n"

@@ -66,6 +66,16 @@ def push(image: str, archive: Path, reference: str) -> None:
     partial.rename(archive)
 
 
+def prune(*, most_images: int) -> None:
+    """Remove what killed builds and changed layers have left when the store holds more images than this.
+
+    Layers that could be used again go too, so that the next build of each takes its full time once.
+    """
+    if len(buildah("images", "--all", "--quiet").splitlines()) > most_images:
+        buildah("rm", "--all")
+        buildah("rmi", "--prune")
+
+
 def missing_tools() -> list[str]:
     """Return the programs that a build needs and this machine lacks."""
     return [tool for tool in ("buildah", "mmdebstrap") if shutil.which(tool) is None]
