@@ -116,6 +116,7 @@ def test_a_missing_file_of_several() -> None:
     ("options", "sentence"),
     [
         ({"accelerator": "h900"}, "accelerator h900 is unknown: known are .*h100-80g"),
+        ({"accelerator": "a100"}, "accelerator a100 comes in several sizes: write a100-40g or a100-80g"),
         ({"accelerator": "cpu"}, "accelerator cpu has no memory size: give it, for example 24GiB"),
         ({"accelerator": None}, "accelerator gpu has no memory size"),
         ({"memory_bytes": 24}, "24 bytes of memory are less than 1 MiB: write a unit"),
@@ -163,3 +164,7 @@ def test_speeds_and_histograms() -> None:
         with pytest.raises(CannotPlan, match="counts no requests"):
             Lengths.of_histogram(histogram)
     assert Workload(prompt_tokens=Lengths.of_histogram({10: 1, 30: 1})).prompt_tokens.mean == 20
+
+
+def test_a_device_of_one_size_goes_by_its_name() -> None:
+    assert find_accelerator("h100") == find_accelerator("h100-80g")

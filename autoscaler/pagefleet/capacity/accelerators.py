@@ -75,12 +75,11 @@ def find_accelerator(
     bandwidth_bytes_per_s: float | None = None,
     flops_bfloat16: float | None = None,
 ) -> Accelerator:
-    """Return a known accelerator with what is overridden, or an unnamed GPU of so much memory; raises CannotPlan."""
-    known = Accelerator(name="gpu", kind="cuda", memory_bytes=None) if name is None else ACCELERATORS.get(name)
-    if known is None:
-        raise CannotPlan(
-            f"accelerator {name} is unknown: known are {', '.join(ACCELERATORS)}; for another, give its memory alone"
-        )
+    """Return a known accelerator with what is overridden, or an unnamed GPU of so much memory; raises CannotPlan.
+
+    A device that comes in one size goes by its name alone, such as h100.
+    """
+    known = Accelerator(name="gpu", kind="cuda", memory_bytes=None) if name is None else _known(name)
     found = replace(
         known,
         memory_bytes=memory_bytes if memory_bytes is not None else known.memory_bytes,
@@ -95,3 +94,14 @@ def find_accelerator(
         if speed is not None and not 0 < speed < float("inf"):
             raise CannotPlan(f"a {what} of {speed:g} is no speed: write a number above 0, or leave it out")
     return found
+
+
+def _known(name: str) -> Accelerator:
+    sizes = [key for key in ACCELERATORS if key == name or key.partition("-")[0] == name]
+    if not sizes:
+        raise CannotPlan(
+            f"accelerator {name} is unknown: known are {', '.join(ACCELERATORS)}; for another, give its memory alone"
+        )
+    if len(sizes) > 1:
+        raise CannotPlan(f"accelerator {name} comes in several sizes: write {' or '.join(sizes)}")
+    return ACCELERATORS[sizes[0]]
