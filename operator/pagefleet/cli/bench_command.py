@@ -190,7 +190,7 @@ def soak(
     preset: Preset = "S",
     model: Model = "",
     duration_s: Annotated[float, typer.Option(help="Seconds that clients send requests.")] = 900.0,
-    clients: Annotated[int, typer.Option(help="Clients, each with one request at a time.")] = 20,
+    clients: Annotated[int, typer.Option(help="Clients, each with one request at a time.")] = 16,
     seed: Annotated[int, typer.Option(help="Seed of the mixture.")] = 0,
     max_num_seqs: MaxNumSeqs = 8,
     max_num_queued_reqs: Annotated[int, typer.Option(help="Requests that may wait before new ones get 503.")] = 8,

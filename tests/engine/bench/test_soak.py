@@ -121,8 +121,8 @@ def test_counters_that_disagree(changed: dict[str, float], sentence: str) -> Non
     [
         ({"results": []}, "None of 0 requests was answered."),
         (
-            {"results": [*RESULTS, Result(kind="chat", outcome=Outcome.LOST, reason="status 500")]},
-            "A request was lost (chat): status 500.",
+            {"results": [*RESULTS, Result(kind="chat", outcome=Outcome.LOST, number=7, reason="status 500")]},
+            "Request 7 was lost (chat): status 500.",
         ),
         (
             {"capacity": {**IDLE, "blocks_free": 4.0}},
@@ -349,7 +349,7 @@ def test_a_soaked_server_loses_nothing_and_stays_flat(tmp_path: Path, measured: 
         scheduling_policy="priority",
     )
     path, lines = tmp_path / "soak.json", list[str]()
-    options = SoakOptions(engine=engine, duration_s=DURATION_S, seed=EARLY_LARGE_BODIES, json_path=path)
+    options = SoakOptions(engine=engine, duration_s=DURATION_S, clients=24, seed=EARLY_LARGE_BODIES, json_path=path)
 
     report: dict[str, Any] = run_soak(options, lines.append)
 

@@ -54,7 +54,7 @@ class SoakOptions:
     """Its API process, when that runs on this machine; without, no memory is judged."""
     api_key: str | None = None
     duration_s: float = 900.0
-    clients: int = 20
+    clients: int = 16
     seed: int = 0
     json_path: Path | None = None
 

@@ -5,7 +5,7 @@ import itertools
 import json
 import time
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import Any
 
@@ -56,8 +56,9 @@ async def _run_client(
         if is_resting(elapsed_s):
             await asyncio.sleep(ROUND_S - elapsed_s % ROUND_S)
             continue
-        request = soak_request(load.seed, next(numbers), load.sizes, has_priorities=load.has_priorities)
-        result = result_of(request, await send(http, request))
+        number = next(numbers)
+        request = soak_request(load.seed, number, load.sizes, has_priorities=load.has_priorities)
+        result = replace(result_of(request, await send(http, request)), number=number)
         results.append(result)
         refusals = refusals + 1 if result.outcome is Outcome.BUSY else 0
         if refusals:

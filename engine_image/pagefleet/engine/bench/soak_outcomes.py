@@ -49,6 +49,8 @@ class Result:
 
     kind: str
     outcome: Outcome
+    number: int = 0
+    """Its place in the mixture of its seed, which says all that was sent."""
     status: int | None = None
     reason: str = ""
     """Why it is lost."""

@@ -163,7 +163,8 @@ def _long_prompt(draw: Draw) -> SoakRequest:
 
 
 def _priority(draw: Draw) -> SoakRequest:
-    return SoakRequest(kind="priority", path=CHAT, body=draw.chat(priority=draw.number(-2, 2), **STREAM))
+    # Only urgent ones: while the queue is full of requests without a priority, those behind them rightly never come up.
+    return SoakRequest(kind="priority", path=CHAT, body=draw.chat(priority=draw.number(-2, 0), **STREAM))
 
 
 def _wrong_field(draw: Draw) -> SoakRequest:

@@ -56,7 +56,7 @@ def _lost_requests(results: Sequence[Result]) -> Iterator[str]:
         yield f"None of {len(results)} requests was answered."
     lost = [result for result in results if result.outcome is Outcome.LOST]
     for result in lost[:MOST_SENTENCES]:
-        yield f"A request was lost ({result.kind}): {result.reason}."
+        yield f"Request {result.number} was lost ({result.kind}): {result.reason}."
     if len(lost) > MOST_SENTENCES:
         yield f"{len(lost) - MOST_SENTENCES} more requests were lost."
 
