@@ -8,7 +8,7 @@ TEST_WORKERS ?= 2
 PACKAGES := crds operator autoscaler engine_image
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help install play test images cluster cluster-down lint format crds map constraints clean
+.PHONY: help install play test soak images cluster cluster-down lint format crds map constraints clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -30,6 +30,9 @@ play: $(STAMP) ## serve examples/quickstart.yaml, ask a question and keep servin
 
 test: $(STAMP) ## run every test that this machine can hold, side by side (TEST_WORKERS=0 one after another)
 	@$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadscope --no-loadscope-reorder $(PYTEST_ARGS)
+
+soak: $(STAMP) ## send a server all that a real one meets for a quarter of an hour (SOAK_ARGS="--duration-s 3600 --json soak.json")
+	@$(BIN)/pagefleet bench soak $(SOAK_ARGS)
 
 images: $(STAMP) ## build the images without a Docker daemon, as root (IMAGES="operator engine demo cuda", default all but cuda)
 	@$(BIN)/python -m tests.images $(IMAGES)

@@ -1,3 +1,5 @@
+from importlib import metadata
+
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -116,6 +118,12 @@ def test_every_metric_of_the_table_can_be_shown_with_its_labels(metrics: EngineM
             labels = {label for sample in families[name].samples for label in sample.labels}
             assert labels - {"le"} == set(metric.labels), name
             assert families[name].documentation == metric.help
+
+
+def test_versions_are_looked_up_once(metrics: EngineMetrics, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = metrics.exposition()
+    monkeypatch.delattr(metadata, "version")
+    assert metrics.exposition() == first
 
 
 def test_the_state_of_the_core_is_shown(metrics: EngineMetrics) -> None:

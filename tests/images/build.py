@@ -15,7 +15,6 @@ from tests.images.recipe import IMAGES, ROOT, Image
 from tests.images.thin_layer import code_files, pack, write_thin_archive
 from tests.images.wheelhouse import wheelhouse
 
-
 MOST_IMAGES = 120
 """In the layer store: some builds of each image, about 15 GB."""
 

@@ -8,6 +8,7 @@ someone scrapes. A value that is not known yet has no series: never 0.
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from importlib import metadata
 
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
@@ -31,6 +32,7 @@ Values = Mapping[tuple[str, ...], float]
 """Values by the labels that follow the common two."""
 
 
+@cache  # finding one parses the package's whole metadata, and every scrape asks
 def package_version(name: str) -> str:
     """Return an installed package's version without importing it; `unknown` when it is not installed."""
     try:

@@ -9,8 +9,8 @@ import typer
 
 from pagefleet.cli.api_keys import first_api_key
 from pagefleet.cli.engine_checks import find_mistakes
-from pagefleet.cli.engine_command import ENGINE_MODULES
-from pagefleet.cli.errors import UserMistake, require_extra
+from pagefleet.cli.engine_command import ENGINE_MODULES, parse_bytes
+from pagefleet.cli.errors import CommandError, UserMistake, require_extra
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,6 +21,9 @@ BENCH_MODULES = (*ENGINE_MODULES, "tqdm")
 
 POLICIES_MAX_NUM_SEQS = 16
 """Places when batching policies are compared: with one for every request all of them run a single batch."""
+
+SOAK_KV_CACHE_BYTES = 12 * 2**20
+"""One whole context of preset S, so that sequences are preempted."""
 
 Preset = Annotated[Literal["S", "M", "L"], typer.Option(help="Random model: 16M, 125M or 500M parameters.")]
 Model = Annotated[str, typer.Option(help="Folder or hub id instead of a preset.", show_default=False)]
@@ -256,6 +259,77 @@ def step(
         json_path=json_path,
     )
     _run(lambda: run_step(options, typer.echo))
+
+
+def soak(
+    preset: Preset = "S",
+    model: Model = "",
+    duration_s: Annotated[float, typer.Option(help="Seconds that clients send requests.")] = 900.0,
+    clients: Annotated[int, typer.Option(help="Clients, each with one request at a time.")] = 16,
+    seed: Annotated[int, typer.Option(help="Seed of the mixture.")] = 0,
+    max_num_seqs: MaxNumSeqs = 8,
+    max_num_queued_reqs: Annotated[int, typer.Option(help="Requests that may wait before new ones get 503.")] = 8,
+    kv_cache_memory_bytes: Annotated[
+        int | None,
+        typer.Option(
+            parser=parse_bytes, metavar="BYTES", help="Size of the KV cache; default 12Mi, so that some wait."
+        ),
+    ] = None,
+    block_size: BlockSize = 16,
+    dtype: Dtype = "auto",
+    threads: Threads = None,
+    url: Annotated[str, typer.Option(help="Soak this running server instead, with no other clients.")] = "",
+    admin_url: Annotated[str, typer.Option(help="Its admin port, such as http://127.0.0.1:9000.")] = "",
+    pid: Annotated[
+        int | None, typer.Option(help="Its API process, if it runs here: then its memory is judged.")
+    ] = None,
+    api_key: Annotated[str | None, typer.Option(envvar="PAGEFLEET_API_KEY", help="Its key.")] = None,
+    json_path: JsonPath = None,
+) -> None:
+    """Send a server all that a real one meets, for long: nothing may be lost, and its memory must stay flat."""
+    require_extra("bench", (*BENCH_MODULES, "httpx"))
+    from pagefleet.engine.bench.soak import SoakOptions, run_soak
+    from pagefleet.engine.bench.soak_memory import SHORTEST_S
+    from pagefleet.engine.errors import EngineDead
+
+    _check_counts(("--clients", clients))
+    if not SHORTEST_S <= duration_s < float("inf"):
+        raise UserMistake(f"--duration-s {duration_s:g} cannot be judged: {SHORTEST_S:g} or more, such as 900.")
+    if bool(url) != bool(admin_url) or (pid is not None and not url):
+        raise UserMistake("--url needs --admin-url, and --pid needs both: for example http://127.0.0.1:9000.")
+    engine = _engine(
+        model=model,
+        max_num_seqs=max_num_seqs,
+        max_num_queued_reqs=max_num_queued_reqs,
+        kv_cache_memory_bytes=SOAK_KV_CACHE_BYTES if kv_cache_memory_bytes is None else kv_cache_memory_bytes,
+        seed=seed,
+        block_size=block_size,
+        dtype=dtype,
+        threads=threads,
+        scheduling_policy="priority",
+    )
+    options = SoakOptions(
+        engine=engine,
+        preset=preset,
+        url=url,
+        admin_url=admin_url,
+        process_id=pid,
+        api_key=first_api_key(api_key),
+        duration_s=duration_s,
+        clients=clients,
+        seed=seed,
+        json_path=json_path,
+    )
+
+    def soak_and_judge() -> None:
+        try:
+            report = run_soak(options, typer.echo)
+        except EngineDead as error:
+            raise CommandError(str(error)) from error
+        if broken := report["broken_rules"]:
+            raise CommandError(broken)
+
+    _run(soak_and_judge)
 
 
 def _require() -> None:

@@ -27,7 +27,8 @@ ENGINE_MODULES = (
 _EVERY_ADDRESS = "0.0.0.0"  # noqa: S104 - a pod serves its network; `play` passes 127.0.0.1
 
 
-def _parse_bytes(text: str) -> int:
+def parse_bytes(text: str) -> int:
+    """Read an amount of memory such as 512Mi; raises BadParameter."""
     from pagefleet.api.quantity import quantity_bytes
 
     try:
@@ -93,7 +94,7 @@ def serve(
     kv_cache_memory_bytes: Annotated[
         int | None,
         typer.Option(
-            parser=_parse_bytes, metavar="BYTES", help="Size of the KV cache (512Mi, 2Gi); overrides the share."
+            parser=parse_bytes, metavar="BYTES", help="Size of the KV cache (512Mi, 2Gi); overrides the share."
         ),
     ] = None,
     max_model_len: Annotated[

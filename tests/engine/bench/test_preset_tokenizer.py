@@ -37,3 +37,11 @@ def test_without_sources_the_vocabulary_is_filled_up(tmp_path: Path, monkeypatch
     tokenizer = load_tokenizer(tmp_path, None)
     assert token_texts(tokenizer, 513)[510:] == ["<unused251>", "<unused252>", ""]
     assert tokenizer.decode(tokenizer.encode(TEXT, add_special_tokens=True)) == TEXT
+
+
+def test_a_preset_can_be_chatted_with(tmp_path: Path) -> None:
+    write_tokenizer(600, tmp_path)
+    tokenizer = load_tokenizer(tmp_path, None)
+    text = tokenizer.render_chat([{"role": "user", "content": "hi"}], add_generation_prompt=True, template_arguments={})
+    assert text == "<s>user: hi\nassistant: "
+    assert tokenizer.encode(text, add_special_tokens=False)[0] == 1

@@ -9,7 +9,8 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.engine.server.test_observed import Difference, scrape
+from pagefleet.engine.bench.server_metrics import Growth
+from tests.engine.server.test_observed import scrape
 from tests.support.engine_server import EngineServer
 from tests.support.tiny_models import make_tiny_model
 
@@ -104,7 +105,7 @@ def test_counts_are_conserved(small: EngineServer) -> None:
             ended.result()
         assert {answer.result().status_code for answer in refused} == {400}
     report = small.wait_capacity(timeout_s=20, in_flight=0, running=0, queue_depth=0, blocks_active=0)
-    grew = Difference(before, scrape(small.admin_url))
+    grew = Growth(before, scrape(small.admin_url))
 
     assert grew("vllm:num_preemptions_total") > 0, "the cache is too large to prove anything"
     ends = {

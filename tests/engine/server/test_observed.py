@@ -8,36 +8,17 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from pagefleet.api.capacity import CapacityReport
 from pagefleet.api.metrics import METRICS
+from pagefleet.engine.bench.server_metrics import Growth, Samples, metric_value, parse_metrics
 from tests.support.engine_server import EngineServer
-
-Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 
 def scrape(url: str) -> Samples:
-    samples: Samples = {}
-    for family in text_string_to_metric_families(httpx.get(f"{url}/metrics").text):
+    text = httpx.get(f"{url}/metrics").text
+    for family in text_string_to_metric_families(text):
         for sample in family.samples:
-            labels = {name: value for name, value in sample.labels.items() if name not in ("model_name", "engine")}
             assert sample.labels["model_name"] == "tiny"
             assert sample.labels["engine"] == "0"
-            key = (sample.name, tuple(sorted(labels.items())))
-            assert key not in samples, f"{key} is exported twice"
-            samples[key] = sample.value
-    return samples
-
-
-def value(samples: Samples, name: str, **labels: str) -> float:
-    return samples.get((name, tuple(sorted(labels.items()))), 0.0)
-
-
-class Difference:
-    """How much each sample grew."""
-
-    def __init__(self, before: Samples, after: Samples) -> None:
-        self._before, self._after = before, after
-
-    def __call__(self, name: str, **labels: str) -> float:
-        return value(self._after, name, **labels) - value(self._before, name, **labels)
+    return parse_metrics(text)
 
 
 @pytest.fixture
@@ -85,7 +66,7 @@ def test_counts_equal_what_clients_saw(engine: EngineServer, http: httpx.Client,
     seen = [stream_counts(http, greedy), stream_counts(http, {**greedy, "stop": stop})]
     several_chunks, several_tokens = stream_counts(http, {**greedy, "prompt": ["once upon"] * 3})
 
-    grew = Difference(before, scrape(engine.admin_url))
+    grew = Growth(before, scrape(engine.admin_url))
 
     all_tokens = tokens[0] + sum(count for _, count in seen) + several_tokens
     assert grew("vllm:generation_tokens_total") == grew("pagefleet_generation_tokens_total") == all_tokens
@@ -108,7 +89,7 @@ def test_refusals_are_counted(engine: EngineServer, http: httpx.Client, before: 
     http.post("/v1/completions", json={"prompt": "x", "n": 0})
     http.get("/v1/nothing")
 
-    grew = Difference(before, scrape(engine.admin_url))
+    grew = Growth(before, scrape(engine.admin_url))
 
     assert grew("vllm:admission_rejections_total", reason="too_long") == 1
     assert grew("pagefleet_request_errors_total", code="400") == 2
@@ -122,7 +103,7 @@ def test_a_lost_client_is_an_abort(engine: EngineServer, http: httpx.Client, bef
         next(response.iter_bytes())
     engine.wait_capacity(in_flight=0)
 
-    grew = Difference(before, scrape(engine.admin_url))
+    grew = Growth(before, scrape(engine.admin_url))
 
     assert grew("vllm:request_success_total", finished_reason="abort") == 1
     assert grew("vllm:e2e_request_latency_seconds_count") == 0
@@ -152,6 +133,6 @@ def test_memory_and_rate_are_shown(engine: EngineServer, http: httpx.Client) -> 
     http.post("/v1/completions", json={"prompt": "x", "max_tokens": 50, "ignore_eos": True})
     samples = scrape(engine.url)
 
-    assert 0 < value(samples, "pagefleet_memory_utilization_ratio") < 1
-    assert value(samples, "pagefleet_generation_tokens_per_second") >= 10
-    assert value(samples, "vllm:kv_cache_usage_perc") == 0
+    assert 0 < metric_value(samples, "pagefleet_memory_utilization_ratio") < 1
+    assert metric_value(samples, "pagefleet_generation_tokens_per_second") >= 10
+    assert metric_value(samples, "vllm:kv_cache_usage_perc") == 0

@@ -9,6 +9,12 @@ import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 
+CHAT_TEMPLATE = (
+    "{{ bos_token }}{% for message in messages %}{{ message['role'] }}: {{ message['content'] }}\n{% endfor %}"
+    "{% if add_generation_prompt %}assistant: {% endif %}"
+)
+"""So that a preset can be served."""
+
 SPECIAL_TOKENS = ("<unk>", "<s>", "</s>")
 """Token ids 0 to 2: the presets' configuration names the begin and the end token by these numbers."""
 
@@ -36,7 +42,11 @@ def write_tokenizer(vocabulary_size: int, folder: Path) -> None:
     tokenizer.add_tokens([f"<unused{index}>" for index in range(vocabulary_size - tokenizer.get_vocab_size())])
     _, begin, end = SPECIAL_TOKENS
     PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, bos_token=begin, eos_token=end, clean_up_tokenization_spaces=False
+        tokenizer_object=tokenizer,
+        bos_token=begin,
+        eos_token=end,
+        chat_template=CHAT_TEMPLATE,
+        clean_up_tokenization_spaces=False,
     ).save_pretrained(folder)
 
 

@@ -18,7 +18,7 @@ WEIGHT_DEVIATION = 0.02
 
 CONTEXT_LENGTH = 2048
 
-FORMAT = "2"
+FORMAT = "3"
 """Part of the folder's name: raise it when what is written changes."""
 
 

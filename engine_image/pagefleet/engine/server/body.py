@@ -13,8 +13,8 @@ from pagefleet.engine.server.parse import RequestModel, parse_request
 
 MAX_BODY_BYTES = 16 * 2**20
 """Some million tokens of text, more than any context; a larger body would only fill memory."""
-DISCARD_S = 2.0
-"""How long the rest of a body that is too large is read and dropped before the refusal."""
+DISCARD_S = 10.0
+"""How long the rest of a body that is too large is read and dropped before the refusal: a busy server reads slowly."""
 INLINE_BODY_BYTES = 64 * 2**10
 """Smaller bodies are parsed in well under a millisecond."""
 

@@ -14,6 +14,7 @@ import sys
 import time
 from typing import Any
 
+from pagefleet.engine.allocator import keep_heap_small
 from pagefleet.engine.config import EngineConfig, ServerConfig
 from pagefleet.engine.core_client import CoreClient
 from pagefleet.engine.errors import EngineDead, EngineError, StartupError
@@ -43,6 +44,7 @@ async def serve(engine: EngineConfig, server: ServerConfig) -> int:
 
     0: asked to stop, and drained. 1: the core died. 2: it could not start; the reason is one sentence on stderr.
     """
+    keep_heap_small()
     try:
         return await _Lifecycle(engine, server).run()
     except StartupError as error:
