@@ -170,7 +170,7 @@ def test_padded_decodes_read_and_write_nothing(monkeypatch: pytest.MonkeyPatch) 
     rows = make_query(shape, 4, torch.float32)
     pair = rows[:, :2].contiguous()
     reference.store(0, pair[:2], pair[:2])
-    attention.reserve(rows=4, longest_context=256)
+    attention.reserve(sequences=4, rows=4, longest_context=256)
     addresses = attention.buffer_addresses
     attention.begin_decodes(batch, rows=4, longest_context=256)
     assert attention._splits == 1  # 8 programs keep 4 processors busy

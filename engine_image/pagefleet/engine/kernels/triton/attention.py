@@ -92,10 +92,10 @@ class TritonAttention(PagedAttention):
         """
         self._begin(batch, rows=rows, longest_context=longest_context, least_decodes=rows)
 
-    def reserve(self, *, rows: int, longest_context: int) -> None:
-        """Make room for the decodes of `rows` sequences, so that the buffers stay where they are."""
+    def reserve(self, *, sequences: int, rows: int, longest_context: int) -> None:
+        """Make room for steps of so many sequences and rows, so that the buffers stay where they are."""
         blocks = -(-longest_context // self.shape.block_size)
-        self._buffer.reserve(numbers=rows * (ITEM_NUMBERS + blocks), rows=rows)
+        self._buffer.reserve(numbers=rows * ITEM_NUMBERS + sequences * blocks, rows=rows)
 
     @property
     def buffer_addresses(self) -> tuple[int, ...]:
