@@ -45,9 +45,10 @@ class TritonAttention(PagedAttention):
 
         self._launcher = Launcher(shape)
         self._processors = _processors(shape.device)
-        itemsize = min(4, shape.cache_dtype.itemsize)
         self._decode_tile, self._prefill_tile = (
-            attention_tile(head_dim=shape.head_dim, itemsize=itemsize, group=shape.group, is_decode=is_decode)
+            attention_tile(
+                head_dim=shape.head_dim, itemsize=shape.cache_dtype.itemsize, group=shape.group, is_decode=is_decode
+            )
             for is_decode in (True, False)
         )
         self._buffer = StepBuffer(shape.device)
