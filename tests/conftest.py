@@ -1,6 +1,8 @@
 """Fixtures for all tests, the measured numbers at the end of a run, and `--no-avoidable-skip`."""
 
+import os
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from xdist.remote import Producer
@@ -12,6 +14,10 @@ from tests.support.work_groups import GroupScheduling, order_tests
 __all__ = ["api_cluster", "node_cluster", "pytest_collection_finish"]
 
 MEASURED = "measured"
+
+if not Path("/dev/nvidiactl").exists():
+    # Read when Triton is imported, which transformers does too.
+    os.environ.setdefault("TRITON_INTERPRET", "1")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

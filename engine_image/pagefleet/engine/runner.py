@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from pagefleet.engine.beam_candidates import propose_continuations
+from pagefleet.engine.decode_graphs import DecodeGraphs
 from pagefleet.engine.kernels.interface import AttentionBatch, PagedAttention
 from pagefleet.engine.models.interface import Model
 from pagefleet.engine.sampler import sample
@@ -23,11 +24,13 @@ class Runner:
         *,
         device: torch.device,
         eos_token_ids: frozenset[int],
+        graphs: DecodeGraphs | None = None,
     ) -> None:
         self._model = model
         self._attention = attention
         self._device = device
         self._eos_token_ids = eos_token_ids
+        self._graphs = graphs
         self._rows = StepRows()
 
     @torch.inference_mode()
@@ -38,8 +41,7 @@ class Runner:
         sequence's block table.
         """
         token_ids, batch = self._batch(step, table_of)
-        self._attention.begin_step(batch)
-        hidden = self._model.forward(token_ids, batch.positions, self._attention)
+        hidden = self._forward(token_ids, batch)
         ends = np.cumsum(batch.query_lengths)
         for end, entry in zip(ends, step.entries, strict=True):
             score_prompt(entry, hidden, int(end) - entry.tokens, self._model.logits)
@@ -60,6 +62,14 @@ class Runner:
         tokens = sample(logits, sequences, self._eos_token_ids)
         scores.record(tokens)
         return {sequence.sequence_id: token for sequence, token in zip(sequences, tokens, strict=True)} | failed
+
+    def _forward(self, token_ids: torch.Tensor, batch: AttentionBatch) -> torch.Tensor:
+        if self._graphs is not None:
+            hidden = self._graphs.forward(token_ids, batch)
+            if hidden is not None:
+                return hidden
+        self._attention.begin_step(batch)
+        return self._model.forward(token_ids, batch.positions, self._attention)
 
     def _rows_of(self, hidden: torch.Tensor, rows: list[int]) -> torch.Tensor:
         if rows == list(range(len(hidden))):

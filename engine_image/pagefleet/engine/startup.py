@@ -11,6 +11,7 @@ from pagefleet.engine.cache_plan import CachePlan, MemoryFacts, cache_budget_byt
 from pagefleet.engine.capacity_policies import CapacityPolicyName
 from pagefleet.engine.config import EngineConfig
 from pagefleet.engine.core import EngineCore
+from pagefleet.engine.decode_graphs import DecodeGraphs, capture_decodes
 from pagefleet.engine.device import choose_device, choose_dtype, named_dtype
 from pagefleet.engine.errors import StartupError
 from pagefleet.engine.gguf_conversion import convert
@@ -99,11 +100,20 @@ def start_engine(
         config_hash=config.config_hash,
     )
     with clock.stage("warm_up"):
-        _warm_up(_assemble(config, info, model, attention))
-    return _assemble(config, info, model, attention)
+        graphs = capture_decodes(
+            model,
+            attention,
+            max_num_seqs=config.max_num_seqs,
+            max_model_len=plan.max_model_len,
+            max_rows=budget_tokens,
+        )
+        _warm_up(_assemble(config, info, model, attention, graphs))
+    return _assemble(config, info, model, attention, graphs)
 
 
-def _assemble(config: EngineConfig, info: CoreReady, model: Model, attention: PagedAttention) -> EngineCore:
+def _assemble(
+    config: EngineConfig, info: CoreReady, model: Model, attention: PagedAttention, graphs: DecodeGraphs | None
+) -> EngineCore:
     """Join the parts into an engine with an empty cache and all counters at 0."""
     limits = SchedulerLimits(
         max_num_seqs=info.max_num_seqs,
@@ -118,7 +128,13 @@ def _assemble(config: EngineConfig, info: CoreReady, model: Model, attention: Pa
         max_num_queued_tokens=config.max_num_queued_tokens,
         queue_ttft_target_s=config.queue_ttft_target_s,
     )
-    runner = Runner(model, attention, device=attention.shape.device, eos_token_ids=frozenset(info.eos_token_ids))
+    runner = Runner(
+        model,
+        attention,
+        device=attention.shape.device,
+        eos_token_ids=frozenset(info.eos_token_ids),
+        graphs=graphs,
+    )
     return EngineCore(
         info=info,
         limits=limits,

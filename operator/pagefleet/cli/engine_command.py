@@ -150,7 +150,7 @@ def serve(
         Literal["auto", "cpu", "cuda"], typer.Option(envvar="PAGEFLEET_DEVICE", help="Where the model runs.")
     ] = "auto",
     attention_backend: Annotated[
-        Literal["auto", "c", "gather"],
+        Literal["auto", "c", "triton", "gather"],
         typer.Option(help="Attention kernels: C (CPU), or torch's gather and fused attention; auto takes the fastest."),
     ] = "auto",
     linear_backend: Annotated[

@@ -226,7 +226,7 @@ def test_choice() -> None:
     assert choose_attention("auto", shape, torch.float32) is CpuAttention
     assert choose_attention("gather", shape, torch.float32) is GatherAttention
     assert choose_attention("auto", shape, torch.bfloat16) is GatherAttention  # the kernel does not convert
-    with pytest.raises(StartupError, match="flash is unknown; use auto, c or gather"):
+    with pytest.raises(StartupError, match="flash is unknown; use auto, c, triton or gather"):
         choose_attention("flash", shape, torch.float32)
 
 

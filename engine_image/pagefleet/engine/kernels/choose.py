@@ -8,28 +8,36 @@ from pagefleet.engine.errors import StartupError
 from pagefleet.engine.kernels.cpu.attention import CpuAttention
 from pagefleet.engine.kernels.gather import GatherAttention
 from pagefleet.engine.kernels.interface import AttentionShape, PagedAttention
+from pagefleet.engine.kernels.triton.attention import TritonAttention
 
 logger = logging.getLogger(__name__)
 
-ATTENTION_BACKENDS: dict[str, type[PagedAttention]] = {"c": CpuAttention, "gather": GatherAttention}
-"""By the flag's value, the fastest first."""
+ATTENTION_BACKENDS: dict[str, type[PagedAttention]] = {
+    "c": CpuAttention,
+    "triton": TritonAttention,
+    "gather": GatherAttention,
+}
+"""By the flag's value."""
+
+FASTEST: dict[str, type[PagedAttention]] = {"cpu": CpuAttention, "cuda": TritonAttention}
+"""By the type of device: what is taken where it can serve the model."""
 
 
 def choose_attention(name: str, shape: AttentionShape, compute_dtype: torch.dtype) -> type[PagedAttention]:
     """Return the back end; raises StartupError when the one that `name` demands cannot serve the shape."""
     if name != "auto":
         if name not in ATTENTION_BACKENDS:
-            raise StartupError(f"--attention-backend {name} is unknown; use auto, {' or '.join(ATTENTION_BACKENDS)}")
+            *others, last = ATTENTION_BACKENDS
+            raise StartupError(f"--attention-backend {name} is unknown; use auto, {', '.join(others)} or {last}")
         if reason := _unsupported(ATTENTION_BACKENDS[name], shape, compute_dtype):
             raise StartupError(f"--attention-backend {name}: {reason}; use --attention-backend auto")
         return ATTENTION_BACKENDS[name]
-    for back_end in ATTENTION_BACKENDS.values():
-        reason = _unsupported(back_end, shape, compute_dtype)
-        if reason is None:
-            return back_end
-        if shape.device.type == "cpu":
-            logger.warning("slower attention in torch: %s", reason)
-    raise AssertionError("the last back end serves everything")
+    fastest = FASTEST.get(shape.device.type, GatherAttention)
+    reason = _unsupported(fastest, shape, compute_dtype)
+    if reason is None:
+        return fastest
+    logger.warning("slower attention in torch: %s", reason)
+    return GatherAttention
 
 
 def _unsupported(back_end: type[PagedAttention], shape: AttentionShape, compute_dtype: torch.dtype) -> str | None:

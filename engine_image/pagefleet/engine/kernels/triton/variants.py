@@ -1,0 +1,157 @@
+"""The kernels' variants for typical models, as ahead-of-time compilation needs them: types and constants by name."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from pagefleet.engine.kernels.triton.attention_kernel import attention_kernel, merge_kernel
+from pagefleet.engine.kernels.triton.launch import DOT_DTYPES
+from pagefleet.engine.kernels.triton.store_kernel import store_kernel
+from pagefleet.engine.kernels.triton.tiles import MOST_SPLITS, attention_tile, next_power_of_2, padded_head_dim
+
+POINTERS = {torch.float16: "*fp16", torch.bfloat16: "*bf16", torch.float32: "*fp32"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Configuration:
+    """What of a model the kernels depend on."""
+
+    head_dim: int
+    dtype: torch.dtype = torch.bfloat16
+    kv_heads: int = 8
+    group: int = 4
+    block_size: int = 16
+    window: int = 0
+    soft_cap: float = 0.0
+
+    def __str__(self) -> str:
+        """Name it for people."""
+        options = [
+            f"{str(self.dtype).removeprefix('torch.')}, {self.group} to 1",
+            *([f"block {self.block_size}"] if self.block_size != 16 else []),
+            *([f"window {self.window}"] if self.window else []),
+            *([f"cap {self.soft_cap:g}"] if self.soft_cap else []),
+        ]
+        return ", ".join([f"head {self.head_dim}", *options])
+
+
+TYPICAL = (
+    *(Configuration(head_dim=size) for size in (64, 80, 96, 128, 256)),
+    *(Configuration(head_dim=size, dtype=torch.float32) for size in (64, 128, 256)),
+    Configuration(head_dim=128, dtype=torch.float16),
+    Configuration(head_dim=64, group=7, kv_heads=2),
+    Configuration(head_dim=128, group=1, kv_heads=32),
+    Configuration(head_dim=64, group=71, kv_heads=1),
+    Configuration(head_dim=128, window=4096),
+    Configuration(head_dim=256, group=2, window=4096, soft_cap=50.0),
+    Configuration(head_dim=128, block_size=1),
+    Configuration(head_dim=128, block_size=128),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Variant:
+    """One kernel with its types and constants."""
+
+    name: str
+    kernel: Any
+    pointers: dict[str, str]
+    """Type by argument; all addresses are multiples of 16 bytes, as a GPU's allocator gives them."""
+    numbers: dict[str, str]
+    strides: tuple[str, ...]
+    """Numbers that are multiples of 16."""
+    constants: dict[str, Any]
+    warps: int
+    stages: int
+
+
+def variants(it: Configuration) -> list[Variant]:
+    """Return every kernel that a model of this configuration runs."""
+    attention = [
+        _attention(it, is_decode=is_decode, is_split=is_split)
+        for is_decode, is_split in ((False, False), (True, False), (True, True))
+    ]
+    return [_store(it), *attention, _merge(it)]
+
+
+def _store(it: Configuration) -> Variant:
+    rows = POINTERS[it.dtype]
+    return Variant(
+        name="store",
+        kernel=store_kernel,
+        pointers={
+            **dict.fromkeys(("query", "key", "value", "keys", "values"), rows),
+            "slots": "*i64",
+            "cosine": rows,
+            "sine": rows,
+        },
+        numbers={"query_stride": "i32", "kv_stride": "i32"},
+        strides=("query_stride", "kv_stride"),
+        constants={
+            "kv_heads": it.kv_heads,
+            "group": it.group,
+            "group_padded": next_power_of_2(it.group),
+            "half": it.head_dim // 2,
+            "half_padded": next_power_of_2(it.head_dim // 2),
+            "block_size": it.block_size,
+            "rotates": True,
+        },
+        warps=1,
+        stages=1,
+    )
+
+
+def _attention(it: Configuration, *, is_decode: bool, is_split: bool) -> Variant:
+    rows = POINTERS[it.dtype]
+    tile = attention_tile(head_dim=it.head_dim, itemsize=it.dtype.itemsize, group=it.group, is_decode=is_decode)
+    partial = "*fp32" if is_split else rows
+    return Variant(
+        name="split decode" if is_split else "decode" if is_decode else "prefill",
+        kernel=attention_kernel,
+        pointers={
+            "output": rows,
+            **dict.fromkeys(("partial_output", "partial_maxima", "partial_sums"), partial),
+            **dict.fromkeys(("query", "keys", "values"), rows),
+            "step": "*i32",
+        },
+        numbers={"first_item": "i32", "scale": "fp32", "query_stride": "i32"},
+        strides=("query_stride",),
+        constants={
+            "kv_heads": it.kv_heads,
+            "group": it.group,
+            "head_dim": it.head_dim,
+            "head_padded": padded_head_dim(it.head_dim),
+            "block_size": it.block_size,
+            "rows": tile.rows,
+            "tile": tile.keys,
+            "window": it.window,
+            "soft_cap": it.soft_cap,
+            "dot_dtype": DOT_DTYPES[it.dtype],
+            "is_split": is_split,
+        },
+        warps=tile.warps,
+        stages=tile.stages,
+    )
+
+
+def _merge(it: Configuration) -> Variant:
+    return Variant(
+        name="merge",
+        kernel=merge_kernel,
+        pointers={
+            "output": POINTERS[it.dtype],
+            **dict.fromkeys(("partial_output", "partial_maxima", "partial_sums"), "*fp32"),
+            "step": "*i32",
+        },
+        numbers={"splits": "i32"},
+        strides=(),
+        constants={
+            "heads": it.kv_heads * it.group,
+            "head_dim": it.head_dim,
+            "head_padded": padded_head_dim(it.head_dim),
+            "splits_padded": MOST_SPLITS,
+        },
+        warps=4,
+        stages=1,
+    )

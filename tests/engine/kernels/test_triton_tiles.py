@@ -1,0 +1,48 @@
+"""How the Triton kernels' work is cut."""
+
+import pytest
+
+from pagefleet.engine.kernels.triton.tiles import MOST_SPLITS, attention_tile, choose_splits, cut_step, padded_head_dim
+
+
+@pytest.mark.parametrize(
+    ("programs", "longest_context", "splits"),
+    [
+        (132, 10**6, 1),  # every processor has one
+        (131, 10**6, 3),
+        (8, 10**6, MOST_SPLITS),
+        (8, 2048, 8),  # of 256 tokens each
+        (8, 255, 1),
+        (1, 1, 1),
+    ],
+)
+def test_splits(programs: int, longest_context: int, splits: int) -> None:
+    assert choose_splits(programs=programs, longest_context=longest_context, processors=132) == splits
+
+
+def test_more_sequences_never_split_more() -> None:
+    counts = [choose_splits(programs=count, longest_context=8192, processors=108) for count in range(1, 300)]
+    assert counts == sorted(counts, reverse=True)
+
+
+def test_items_of_a_mixed_step() -> None:
+    step = cut_step([1, 5, 1], [20, 12, 3], [[7, 8], [1], [4]], tile_tokens=2, least_decodes=3)
+    assert (step.decodes, step.prefill_tiles) == (3, 3)
+    items = step.numbers[:24].reshape(6, 4).tolist()
+    assert step.numbers[24:].tolist() == [7, 8, 1, 4]
+    # place of the table, first row, tokens, position of the first
+    assert items[:2] == [[24, 0, 1, 19], [27, 6, 1, 2]]
+    assert items[2][2] == 0, "padding has no token"
+    assert items[3:] == [[26, 1, 2, 7], [26, 3, 2, 9], [26, 5, 1, 11]]
+
+
+@pytest.mark.parametrize("head_dim", [8, 64, 80, 96, 128, 256])
+@pytest.mark.parametrize("itemsize", [2, 4])
+@pytest.mark.parametrize("group", [1, 7, 71, 128])
+@pytest.mark.parametrize("is_decode", [True, False])
+def test_tiles(head_dim: int, itemsize: int, group: int, is_decode: bool) -> None:
+    tile = attention_tile(head_dim=head_dim, itemsize=itemsize, group=group, is_decode=is_decode)
+    sizes = (tile.rows, tile.keys, padded_head_dim(head_dim))
+    assert all(size >= 16 and size & (size - 1) == 0 for size in sizes), "tensor cores take powers of two from 16 on"
+    assert tile.rows >= group
+    assert tile.keys * padded_head_dim(head_dim) * itemsize <= 2**14, "a tile of keys is 16 KiB at most"
