@@ -60,6 +60,8 @@ class PlanStatus(StatusModel):
     """What the planner expects."""
     measured: PlanFootprint | None = None
     """What the engine found at its start."""
+    limit: str | None = None
+    """What keeps a replica from serving more."""
     why: tuple[str, ...] = ()
     """One sentence for each choice, with its numbers."""
 
