@@ -13,19 +13,29 @@ from tests.support.hub import Hub
 
 pytestmark = pytest.mark.timeout(300)
 
-MODELS: dict[str, dict[str, int]] = {
-    "organisation/tiny": {"vocabulary": 256, "context": 2048},
-    "organisation/long": {"vocabulary": 256, "context": 65_536},
-    "organisation/wordy": {"vocabulary": 200_000, "context": 2048},
+MODELS = {
+    "organisation/tiny": (256, 2048),
+    "organisation/long": (256, 65_536),
+    "organisation/wordy": (200_000, 2048),
 }
+"""Vocabulary and context."""
 PENDING_REASONS = (None, "Planning")
 
 
 @pytest.fixture(scope="module")
 def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hub]:
     folders = {}
-    for name, sizes in MODELS.items():
-        checkpoint = checkpoints.dense(layers=2, hidden=64, intermediate=128, heads=4, kv_heads=2, head_dim=16, **sizes)
+    for name, (vocabulary, context) in MODELS.items():
+        checkpoint = checkpoints.dense(
+            layers=2,
+            hidden=64,
+            intermediate=128,
+            heads=4,
+            kv_heads=2,
+            head_dim=16,
+            vocabulary=vocabulary,
+            context=context,
+        )
         folders[name] = checkpoints.write_model(tmp_path_factory.mktemp("hub") / "model", checkpoint)
     with Hub(folders["organisation/tiny"], others=folders) as running:
         yield running

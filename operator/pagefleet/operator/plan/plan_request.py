@@ -84,17 +84,10 @@ def make_request(spec: InferenceServiceSpec, model: ModelFacts, accelerator: Acc
 
 
 def as_started(request: PlanRequest, spec: InferenceServiceSpec) -> PlanRequest:
-    """Return a request with the knobs that the engine takes by itself where the user left them out."""
-    engine, pinned = request.engine, request.pinned
-    places = pinned.max_num_seqs or engine.max_num_seqs
+    """Return a request for the engine as its pod starts it: what the user left out is the engine's default."""
     return replace(
         request,
-        pinned=replace(
-            pinned,
-            block_size=pinned.block_size or engine.block_sizes[0],
-            max_num_seqs=places,
-            max_num_batched_tokens=pinned.max_num_batched_tokens or max(engine.max_num_batched_tokens, places),
-        ),
+        chooses_knobs=False,
         allowed=Allowed(
             weights=(str(spec.engine.weights.quantization or WeightQuantization.NONE),),
             kv_cache=(str(spec.engine.kv_cache.dtype or KvCacheDtype.AUTO),),
