@@ -59,6 +59,16 @@ def test_a_model_that_fits_gets_its_pods_and_an_explained_plan() -> None:
     assert any(sentence.startswith("max-model-len 131072: the model's context") for sentence in plan.why)
 
 
+def test_an_objective_out_of_reach_is_told_and_keeps_nothing_from_starting() -> None:
+    nodes = Accelerators(8, 80 * GIB, "NVIDIA-H100-80GB-HBM3")
+    slow = service(accelerator=GPU, autoscaling={"maxReplicas": 2, "slo": {"itl": "2ms"}})
+    result = make_plan(slow, Observed(model=EIGHT_BILLION, accelerators=nodes))
+    assert told(result)[:2] == ("True", "Planned")
+    assert "the inter-token latency of 2.0 ms cannot be kept on h100-80g" in told(result)[2]
+    assert result.status.plan is not None
+    assert result.status.plan.predicted is not None
+
+
 def test_a_model_that_does_not_fit_gets_no_pod_until_it_is_fixed() -> None:
     one = gpu("16Gi")
     refused = make_plan(one, Observed(model=EIGHT_BILLION))

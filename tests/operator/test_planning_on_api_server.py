@@ -116,6 +116,24 @@ def test_three_services_get_three_explained_configurations(team: Team, operator:
     assert team.status("wordy")["plan"]["maxNumSeqs"] == engine["maxNumSeqs"]
 
 
+def test_auto_chooses_what_makes_a_model_fit_and_keeps_it(
+    team: Team, operator: OperatorProcess, tmp_path: Path, hub: Hub
+) -> None:
+    team.apply(uri="hf://organisation/wordy", accelerator=gpu("1Gi"), tuning={"mode": "Auto"})
+    status = team.wait_ready(timeout_s=40)
+    chosen = status["tuning"]["recommended"]["engine.maxNumSeqs"]
+    (pod,) = team.objects("pods")
+    arguments = pod["spec"]["containers"][0]["args"]
+    assert arguments[arguments.index("--max-num-seqs") + 1] == chosen == str(status["plan"]["maxNumSeqs"])
+    assert status["tuning"]["applied"] is True
+    operator.kill()
+    settings = {"PAGEFLEET_HUB": "on", "PAGEFLEET_HUB_ENDPOINT": hub.url, "PAGEFLEET_ENGINE_IMAGE": "example/engine:2"}
+    with OperatorProcess(team.cluster, team.namespace, tmp_path, identity="two", **settings) as second:
+        wait_for("it has looked at all", lambda: "first pass after" in second.log, 40)
+        team.wait_status("the image is told", lambda one: "TemplateDrift" in str(one["conditions"]), 20)
+        assert [one["metadata"]["uid"] for one in team.objects("pods")] == [pod["metadata"]["uid"]]
+
+
 def test_a_model_that_the_hub_does_not_have_is_started_without_a_plan(team: Team, operator: OperatorProcess) -> None:
     team.apply(uri="hf://organisation/unknown")
     status = team.wait_ready(timeout_s=30)

@@ -13,9 +13,10 @@
 from dataclasses import replace
 
 from pagefleet.api.conditions import PLAN_ACCEPTED, ConditionStatus, find_condition
-from pagefleet.api.v1alpha1 import InferenceService, InferenceServiceSpec
-from pagefleet.capacity import CannotPlan, CapacityPlan, DoesNotFit, PlanRequest, make_plan
+from pagefleet.api.v1alpha1 import InferenceService, InferenceServiceSpec, WeightQuantization
+from pagefleet.capacity import CannotPlan, CapacityPlan, DoesNotFit, ObjectiveOutOfReach, PlanRequest
 from pagefleet.capacity.text import bytes_text, count_text
+from pagefleet.operator.plan.cached_plan import plan_capacity
 from pagefleet.operator.plan.observed import Observed
 from pagefleet.operator.plan.plan_request import as_started, find_pod_accelerator, make_request
 from pagefleet.operator.plan.revision import Revision
@@ -37,14 +38,14 @@ def judge_fit(service: InferenceService, observed: Observed, revision: Revision)
     if accelerator is None:
         return _not_planned(NO_MEMORY)
     try:
-        plan = _plan_as_started(spec, make_request(spec, facts, accelerator))
+        plan, missed = _plan_fit(spec, make_request(spec, facts, accelerator))
     except DoesNotFit as refusal:
         if _has_answered(service, observed, revision):
             return Verdict(MEASURED, f"replicas answer, although by the plan {refusal}")
         return Verdict(DOES_NOT_FIT, str(refusal), ConditionStatus.FALSE)
     except CannotPlan as refusal:
         return _not_planned(str(refusal))
-    return Verdict(PLANNED, fit_sentence(plan), plan=plan)
+    return Verdict(PLANNED, "; ".join(filter(None, (fit_sentence(plan), missed))), plan=plan)
 
 
 def fit_sentence(plan: CapacityPlan) -> str:
@@ -55,6 +56,15 @@ def fit_sentence(plan: CapacityPlan) -> str:
         f"{bytes_text(used.activation_bytes)}, runtime {bytes_text(used.runtime_bytes)} and a KV cache of "
         f"{bytes_text(plan.kv_cache_bytes)} for {count_text(plan.kv_tokens)} tokens"
     )
+
+
+def _plan_fit(spec: InferenceServiceSpec, request: PlanRequest) -> tuple[CapacityPlan, str]:
+    """Return a plan, and which objective it misses: slow is no reason to keep what fits from starting."""
+    try:
+        return _plan_as_started(spec, request), ""
+    except ObjectiveOutOfReach as refusal:
+        workload = replace(request.workload, ttft_s=None, itl_s=None)
+        return _plan_as_started(spec, replace(request, workload=workload)), str(refusal)
 
 
 def _plan_as_started(spec: InferenceServiceSpec, request: PlanRequest) -> CapacityPlan:
@@ -71,24 +81,29 @@ def _plan_as_started(spec: InferenceServiceSpec, request: PlanRequest) -> Capaci
 
 def _plan_with_knobs(spec: InferenceServiceSpec, request: PlanRequest) -> CapacityPlan:
     try:
-        return make_plan(as_started(request, spec))
+        return plan_capacity(as_started(request, spec))
     except DoesNotFit as refusal:
-        fitting = make_plan(request)  # its refusal is about the least that the model takes
+        fitting = plan_capacity(request)  # its refusal is about the least that the model takes
         raise DoesNotFit(
             refusal.sentence,
             needed_bytes=refusal.needed_bytes,
             usable_bytes=refusal.usable_bytes,
-            fixes=(_knobs_sentence(spec, fitting), *refusal.fixes),
+            fixes=(f"write under spec.engine {_knobs_sentence(spec, fitting)}", *refusal.fixes),
         ) from None
 
 
 def _knobs_sentence(spec: InferenceServiceSpec, plan: CapacityPlan) -> str:
+    """Return what of a fitting plan the engine does not do by itself, as a manifest has it."""
     engine, knobs = spec.engine, plan.knobs
-    left_out = [
-        ("maxNumSeqs", engine.max_num_seqs, knobs.max_num_seqs),
-        ("maxNumBatchedTokens", engine.max_num_batched_tokens, knobs.max_num_batched_tokens),
+    fields: list[tuple[str, object, object]] = [
+        ("maxNumSeqs: {}", engine.max_num_seqs, knobs.max_num_seqs),
+        ("maxNumBatchedTokens: {}", engine.max_num_batched_tokens, knobs.max_num_batched_tokens),
     ]
-    return "write under spec.engine " + ", ".join(f"{name}: {value}" for name, told, value in left_out if told is None)
+    if knobs.weights != WeightQuantization.NONE:
+        fields.append(("weights: {{quantization: {}}}", engine.weights.quantization, knobs.weights))
+    if knobs.kv_cache in map(str, spec.tuning.allow.kv_cache):
+        fields.append(("kvCache: {{dtype: {}}}", engine.kv_cache.dtype, knobs.kv_cache))
+    return ", ".join(form.format(value) for form, told, value in fields if told is None)
 
 
 def _without_facts(service: InferenceService, observed: Observed, revision: Revision) -> Verdict:

@@ -6,6 +6,7 @@ from datetime import datetime
 
 from pagefleet.api.capacity import CapacityReport
 from pagefleet.capacity import ModelFacts
+from pagefleet.operator.plan.tuned_knobs import NO_KNOBS, TunedKnobs
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +90,9 @@ class RevisionRecord:
     operator_version: str
     template: str
     """The pod template as JSON text, as it was rendered."""
+    knobs: TunedKnobs = NO_KNOBS
+    """What the planner chose for it."""
+    created: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +102,8 @@ class Accelerators:
     allocatable: int
     memory_bytes: int | None = None
     """Memory of the smallest one, from the nodes' labels."""
+    product: str | None = None
+    """What the nodes' labels call them, where all are of one kind."""
 
 
 @dataclass(frozen=True, slots=True)

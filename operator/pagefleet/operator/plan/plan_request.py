@@ -6,6 +6,7 @@ from typing import Any
 from pagefleet.api.quantity import quantity_bytes
 from pagefleet.api.v1alpha1 import EngineSpec, InferenceServiceSpec, KvCacheDtype, WeightQuantization
 from pagefleet.capacity import (
+    PRODUCTS,
     Accelerator,
     Allowed,
     Lengths,
@@ -67,7 +68,10 @@ def find_pod_accelerator(
         memory_bytes = told or _bytes_of(limits.get("memory"))
     else:
         memory_bytes = told or (nodes.memory_bytes if nodes else None)
-    return find_accelerator("cpu" if is_cpu else None, memory_bytes=memory_bytes) if memory_bytes else None
+    if memory_bytes is None:
+        return None
+    name = "cpu" if is_cpu else PRODUCTS.get((nodes.product if nodes else None) or "")
+    return find_accelerator(name, memory_bytes=memory_bytes)
 
 
 def make_request(spec: InferenceServiceSpec, model: ModelFacts, accelerator: Accelerator) -> PlanRequest:

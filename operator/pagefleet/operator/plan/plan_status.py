@@ -4,9 +4,10 @@ from typing import Any
 
 from pagefleet.api.capacity import CapacityReport, EnginePhase
 from pagefleet.api.v1alpha1 import InferenceService, KvCacheDtype, PlanFootprint, PlanStatus, WeightQuantization
-from pagefleet.capacity import CapacityPlan
+from pagefleet.capacity import CapacityPlan, Choice
 from pagefleet.operator.plan.observed import Observed
 from pagefleet.operator.plan.revision import Revision
+from pagefleet.operator.plan.tuning import Tuning
 from pagefleet.operator.plan.verdict import Verdict
 
 MOST_DRIFT = 0.05
@@ -17,7 +18,7 @@ _MEASURED = ("measured", "block_size", "max_model_len", "max_num_seqs")
 
 
 def make_plan_status(
-    service: InferenceService, observed: Observed, verdict: Verdict, revision: Revision | None
+    service: InferenceService, observed: Observed, verdict: Verdict, revision: Revision | None, tuning: Tuning
 ) -> PlanStatus:
     """Return the user's settings, then the planner's, then what an engine of this revision reports."""
     before = service.status.plan
@@ -25,7 +26,7 @@ def make_plan_status(
     if verdict.is_kept and before is not None:
         plan = before
     elif verdict.plan is not None:
-        plan = plan.model_copy(update=_planned(service, verdict.plan))
+        plan = plan.model_copy(update=_planned(service, verdict.plan, tuning))
     if measured := _measured(observed, revision):
         return plan.model_copy(update=measured)
     # A restarted operator has asked no engine yet: what an engine of this revision measured stays true.
@@ -63,7 +64,7 @@ def _asked_for(service: InferenceService, observed: Observed) -> PlanStatus:
     )
 
 
-def _planned(service: InferenceService, plan: CapacityPlan) -> dict[str, Any]:
+def _planned(service: InferenceService, plan: CapacityPlan, tuning: Tuning) -> dict[str, Any]:
     engine, knobs = service.spec.engine, plan.knobs
     return {
         "block_size": knobs.block_size,
@@ -85,15 +86,34 @@ def _planned(service: InferenceService, plan: CapacityPlan) -> dict[str, Any]:
             kv_tokens=plan.kv_tokens,
             full_length_sequences=round(plan.full_length_sequences, 2),
         ),
-        "limit": plan.limit,
-        "why": _why(plan),
+        "limit": tuning.plan.limit if tuning.plan is not None and tuning.plan.knobs == plan.knobs else plan.limit,
+        "why": _why(plan, tuning),
     }
 
 
-def _why(plan: CapacityPlan) -> tuple[str, ...]:
+def _why(plan: CapacityPlan, tuning: Tuning) -> tuple[str, ...]:
+    """Return a sentence for each knob; those that were chosen earlier stand in the plan like the user's."""
     missing = f"not in this engine yet: {', '.join(plan.unavailable)}" if plan.unavailable else ""
-    choices = (f"{choice.knob} {choice.value}: {choice.reason}" for choice in plan.choices)
+    chosen = {flag for flag, name in _TUNED.items() if getattr(tuning.knobs, name) is not None}
+    reasons = {(one.knob, one.value): one.reason for one in tuning.plan.choices} if tuning.plan is not None else {}
+
+    def reason(choice: Choice) -> str:
+        if choice.knob not in chosen:
+            return choice.reason
+        return reasons.get((choice.knob, choice.value), "chosen when this spec was first planned")
+
+    choices = (f"{choice.knob} {choice.value}: {reason(choice)}" for choice in plan.choices)
     return tuple(filter(None, (missing, *choices)))
+
+
+_TUNED = {
+    "block-size": "block_size",
+    "max-num-seqs": "max_num_seqs",
+    "max-num-batched-tokens": "max_num_batched_tokens",
+    "weights": "weights",
+    "kv-cache-dtype": "kv_cache",
+}
+"""Knobs of a plan by the names that they have among the tuned ones."""
 
 
 def _measured(observed: Observed, revision: Revision | None) -> dict[str, Any]:

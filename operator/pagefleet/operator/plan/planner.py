@@ -21,7 +21,7 @@ from pagefleet.operator.plan.names import revision_name
 from pagefleet.operator.plan.network_policy import render_network_policy
 from pagefleet.operator.plan.observed import Observed, ReplicaSetRecord
 from pagefleet.operator.plan.replica_set import render_replica_set
-from pagefleet.operator.plan.revision import Revision, choose_revision, stored_revision
+from pagefleet.operator.plan.revision import Revision, choose_revision, pinned_revision, stored_revision
 from pagefleet.operator.plan.rollout import Scale, decide_scale
 from pagefleet.operator.plan.service import render_service
 from pagefleet.operator.plan.service_account import render_service_account
@@ -29,6 +29,8 @@ from pagefleet.operator.plan.service_monitor import render_service_monitor
 from pagefleet.operator.plan.settings import RenderSettings
 from pagefleet.operator.plan.status import Outlook, make_status
 from pagefleet.operator.plan.template_patch import TemplatePatchError
+from pagefleet.operator.plan.tuned_knobs import with_knobs
+from pagefleet.operator.plan.tuning import Tuning, tune
 from pagefleet.operator.plan.verdict import Verdict
 
 STARTING_RECHECK_S = 15.0
@@ -60,11 +62,13 @@ class Plan:
 def plan(service: InferenceService, observed: Observed, settings: RenderSettings, now: datetime) -> Plan:
     """Return the plan for one service at one moment."""
     revision: Revision | None = None
+    tuning = Tuning()
     try:
         if refused := (*find_unsupported(service.spec), *filter(None, [find_unreachable(service.spec)])):
             raise UnsupportedSpec(refused)
-        chosen = choose_revision(service, observed.revisions, settings)
-        verdict = judge_fit(service, observed, chosen)
+        tuning = tune(service, observed, pinned_revision(service, observed.revisions), settings, now)
+        chosen = choose_revision(service, observed.revisions, settings, tuning.knobs)
+        verdict = judge_fit(with_knobs(service, tuning.knobs), observed, chosen)
         revision = chosen if verdict.allows_pods else None
     except UnsupportedSpec as refusal:
         verdict = Verdict("Unsupported", str(refusal), ConditionStatus.FALSE)
@@ -76,11 +80,11 @@ def plan(service: InferenceService, observed: Observed, settings: RenderSettings
     ordered = _in_order(observed)
     target = revision or _last_good(service, observed, ordered)
     if target is None:
-        status = make_status(service, observed, Outlook(verdict, None, None), settings, now)
+        status = make_status(service, observed, Outlook(verdict, None, None, tuning), settings, now)
         return Plan((), (), None, status, verdict.recheck_s)
     scale = decide_scale(service.spec.replicas, target.revision, ordered, service.spec.rollout.strategy)
     objects = _objects(service, observed, settings, target, scale)
-    outlook = Outlook(verdict, revision, scale if revision else None)
+    outlook = Outlook(verdict, revision, scale if revision else None, tuning)
     status = make_status(service, observed, outlook, settings, now)
     recheck_s = min(filter(None, (_recheck_s(observed), verdict.recheck_s)), default=None)
     return Plan(objects, _removals(service, observed, scale), scale, status, recheck_s)

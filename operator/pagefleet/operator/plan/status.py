@@ -33,6 +33,8 @@ from pagefleet.operator.plan.revision import Revision
 from pagefleet.operator.plan.rollout import Scale
 from pagefleet.operator.plan.service import service_url
 from pagefleet.operator.plan.settings import RenderSettings
+from pagefleet.operator.plan.tuned_knobs import with_knobs
+from pagefleet.operator.plan.tuning import Tuning
 from pagefleet.operator.plan.verdict import Verdict
 
 _TRUE, _FALSE, _UNKNOWN = ConditionStatus.TRUE, ConditionStatus.FALSE, ConditionStatus.UNKNOWN
@@ -46,6 +48,7 @@ class Outlook:
     revision: Revision | None
     """The revision of the present spec; None where it gets no pods."""
     scale: Scale | None
+    tuning: Tuning
 
 
 def make_status(
@@ -58,7 +61,8 @@ def make_status(
     deadline_s = service.spec.rollout.progress_deadline_s
     newest = tuple(pod for pod in pods if outlook.revision and pod.revision == outlook.revision.revision)
     cause = find_cause(service.spec, observed, newest or pods, now=now, deadline_s=deadline_s)
-    plan = make_plan_status(service, observed, outlook.verdict, outlook.revision)
+    tuned = with_knobs(service, outlook.tuning.knobs)
+    plan = make_plan_status(tuned, observed, outlook.verdict, outlook.revision, outlook.tuning)
     conditions = _conditions(service, observed, outlook, cause, ready=ready, now=now)
     if (drift := plan_drift(plan)) is not None:
         told = _plan_matches(plan, drift)
@@ -88,7 +92,7 @@ def make_status(
         conditions=conditions,
         revisions=_revisions(before.revisions, outlook),
         plan=plan,
-        tuning=before.tuning,
+        tuning=before.tuning if outlook.verdict.is_kept else outlook.tuning.status,
     )
 
 
