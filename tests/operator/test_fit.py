@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pagefleet.api.capacity import CapacityReport, EnginePhase
@@ -238,6 +238,7 @@ def test_a_measurement_beside_the_plan_tells_the_error(share: float, status: str
     assert restarted.status == result.status
 
 
+@settings(max_examples=60, deadline=None)
 @given(
     memory_mib=st.integers(64, 400 * 1024),
     max_num_seqs=st.none() | st.integers(1, 512),

@@ -64,6 +64,14 @@ def wait_plan(team: Team, name: str) -> dict[str, Any]:
     return wait_for(f"{name} is judged", find, 30)
 
 
+def wait_ready(team: Team, name: str) -> None:
+    """Wait until a service is ready; say what its status is where that takes too long."""
+    try:
+        wait_for(f"{name} is ready", lambda: team.status(name).get("phase") == "Ready", 40)
+    except AssertionError as error:
+        raise AssertionError(f"{error}; status: {team.status(name)}") from None
+
+
 def test_what_does_not_fit_gets_no_pod_until_it_is_fixed(
     team: Team, operator: OperatorProcess, tmp_path: Path, hub: Hub
 ) -> None:
@@ -112,7 +120,7 @@ def test_three_services_get_three_explained_configurations(team: Team, operator:
     engine = {"maxNumSeqs": int(fix[1]), "maxNumBatchedTokens": int(fix[2])}
     team.apply("wordy", "hf://organisation/wordy", accelerator=gpu("1Gi"), engine=engine)
     for name in ("small", "long", "wordy"):
-        wait_for(f"{name} is ready", lambda name=name: team.status(name).get("phase") == "Ready", 40)  # type: ignore[misc]
+        wait_ready(team, name)
     assert team.status("wordy")["plan"]["maxNumSeqs"] == engine["maxNumSeqs"]
 
 

@@ -5,7 +5,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pagefleet.api.v1alpha1 import InferenceService, TuningStatus
@@ -39,6 +39,10 @@ def told(result: Plan) -> TuningStatus:
     return result.status.tuning
 
 
+def recommended(result: Plan) -> dict[str, str]:
+    return told(result).recommended or {}
+
+
 def running(one: InferenceService, result: Plan, observed: Observed = SEEN, *, age_days: float = 0) -> Observed:
     """Return what is observed once a plan runs, its revision so many days old."""
     seen = applied(result, ready_pod(revision_of(result)), model=observed.model, accelerators=observed.accelerators)
@@ -52,20 +56,26 @@ def test_recommend_says_what_it_would_do_and_changes_nothing() -> None:
     assert arguments(result) == arguments(off)
     assert off.status.tuning is None
     assert off.status.plan == result.status.plan, "a plan of the fit is made in any mode"
-    recommended = told(result)
-    assert not recommended.applied
-    assert set(recommended.recommended) >= {"engine.maxNumSeqs", "engine.maxNumBatchedTokens"}
-    assert int(recommended.recommended["engine.maxNumSeqs"]) > 128
-    assert "requests/s are expected of a replica, now" in (recommended.message or "")
+    assert not told(result).applied
+    assert set(recommended(result)) >= {"engine.maxNumSeqs", "engine.maxNumBatchedTokens"}
+    assert int(recommended(result)["engine.maxNumSeqs"]) > 128
+    assert "requests/s are expected of a replica, now" in (told(result).message or "")
+
+
+def test_what_is_best_already_has_no_recommendation_at_all() -> None:
+    """Server-side apply turns an empty map in place of a full one into null, which the schema refuses."""
+    best = {"maxNumSeqs": 1024, "maxNumBatchedTokens": 2048}
+    status = make_plan(tuned("Recommend", engine=best), SEEN).status.to_manifest()
+    assert "recommended" not in status["tuning"]
 
 
 def test_auto_fills_what_the_user_left_out_and_nothing_else() -> None:
     result = make_plan(tuned("Auto", engine={"maxNumBatchedTokens": 1024}), SEEN)
     assert value_of("--max-num-batched-tokens", result) == "1024"
     places = value_of("--max-num-seqs", result)
-    assert places == told(result).recommended["engine.maxNumSeqs"]
+    assert places == recommended(result)["engine.maxNumSeqs"]
     assert told(result).applied
-    assert "engine.maxNumBatchedTokens" not in told(result).recommended
+    assert "engine.maxNumBatchedTokens" not in recommended(result)
     assert value_of("--max-model-len", result) is None, "the engine fits it to what it measures"
     plan = result.status.plan
     assert plan is not None
@@ -100,19 +110,20 @@ def test_a_choice_is_kept_when_the_operator_changes_and_when_nothing_is_known() 
     one = tuned("Auto")
     first = make_plan(one, SEEN)
     running_one = one.model_copy(update={"status": first.status})
-    for observed, settings in (
+    for observed, operator in (
         (running(one, first, age_days=30), replace(SETTINGS, operator_version="9")),
         (running(one, first, Observed(model=PENDING, accelerators=L4), age_days=30), SETTINGS),
         (running(one, first, Observed(model=UNREACHABLE, accelerators=H100)), SETTINGS),
         (running(one, first, Observed(model=EIGHT_BILLION, accelerators=L4), age_days=0.9), SETTINGS),
     ):
-        result = make_plan(running_one, observed, settings)
+        result = make_plan(running_one, observed, operator)
         assert revision_of(result) == revision_of(first)
         assert [each.body["spec"]["template"] for each in result.objects if each.id[0] == "ReplicaSet"] == [
             find(first, "ReplicaSet").body["spec"]["template"]
         ]
 
 
+@settings(max_examples=60, deadline=None)
 @given(
     age_days=st.floats(0, 10),
     is_same_version=st.booleans(),
@@ -127,8 +138,8 @@ def test_another_choice_needs_a_gain_an_age_and_the_same_planner(
     seen = running(one, first, age_days=age_days)
     knobs = replace(seen.revisions[0].knobs, max_num_seqs=places)
     seen = replace(seen, revisions=(replace(seen.revisions[0], knobs=knobs),))
-    settings = SETTINGS if is_same_version else replace(SETTINGS, operator_version="9")
-    result = make_plan(one.model_copy(update={"status": first.status}), seen, settings)
+    operator = SETTINGS if is_same_version else replace(SETTINGS, operator_version="9")
+    result = make_plan(one.model_copy(update={"status": first.status}), seen, operator)
     is_new = revision_of(result) != revision_of(first)
     assert is_new == (age_days >= 1 and is_same_version and places < 1024)
     if is_new:

@@ -70,7 +70,9 @@ def tune(
     if pinned is None or _may_choose_again(pinned, proposal, settings, now):
         return Tuning(proposal.knobs, _told(proposal, proposal.knobs, is_applied=True), proposal.plan)
     if proposal.gain < LEAST_GAIN:
-        return Tuning(kept, TuningStatus(recommended=kept.as_fields(), applied=True, message=_KEPT), proposal.plan)
+        return Tuning(
+            kept, TuningStatus(recommended=kept.as_fields() or None, applied=True, message=_KEPT), proposal.plan
+        )
     return Tuning(kept, _told(proposal, proposal.knobs), proposal.plan)
 
 
@@ -83,7 +85,7 @@ def _may_choose_again(pinned: RevisionRecord, proposal: Proposal, settings: Rend
 
 
 def _told(proposal: Proposal, recommended: TunedKnobs, *, is_applied: bool = False) -> TuningStatus:
-    return TuningStatus(recommended=recommended.as_fields(), applied=is_applied, message=proposal.sentence)
+    return TuningStatus(recommended=recommended.as_fields() or None, applied=is_applied, message=proposal.sentence)
 
 
 def _proposal_for(
