@@ -7,7 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pagefleet.capacity import CapacityPlan, DoesNotFit, Lengths, ObjectiveOutOfReach, make_plan, read_model
+from pagefleet.capacity import (
+    CapacityPlan,
+    DoesNotFit,
+    Lengths,
+    ObjectiveOutOfReach,
+    PinnedKnobs,
+    make_plan,
+    read_model,
+)
 from pagefleet.capacity.accelerators import GIB
 from tests.autoscaler.builders import EIGHT_BILLION, FUTURE_CUDA, SMALL, plan, request
 from tests.support import checkpoints
@@ -228,3 +236,19 @@ def test_experts_compute_in_part_and_are_stored_in_full() -> None:
     assert sparse.step is not None
     assert sparse.step.prefill_token_s < dense_s / 4
     assert sparse.unavailable == ("checkpoints quantized with mxfp4", "attention sinks")
+
+
+def test_an_engine_without_flags_is_planned_with_its_own_defaults_and_says_so() -> None:
+    asked = replace(request(memory_bytes=80 * 2**30), chooses_knobs=False)
+    found = make_plan(asked)
+    assert found.knobs.max_num_seqs == asked.engine.max_num_seqs
+    assert found.knobs.max_num_batched_tokens == asked.engine.max_num_batched_tokens
+    reasons = {choice.knob: choice.reason for choice in found.choices}
+    assert reasons["max-num-seqs"].startswith("the engine's default")
+    assert reasons["max-num-batched-tokens"].startswith("the engine's default")
+    pinned = make_plan(replace(asked, pinned=PinnedKnobs(max_num_seqs=4)))
+    assert (pinned.knobs.max_num_seqs, {each.knob: each.reason for each in pinned.choices}["max-num-seqs"]) == (
+        4,
+        "you set it",
+    )
+    assert pinned.limit.endswith("; you set it")

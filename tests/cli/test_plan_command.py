@@ -29,27 +29,9 @@ spec:
 """
 
 
-def write_model(folder: Path, checkpoint: checkpoints.Checkpoint) -> Path:
-    """Write config.json and files that are as long as real ones, but hold nothing behind their headers."""
-    folder.mkdir(parents=True)
-    config, headers = checkpoint
-    (folder / "config.json").write_text(json.dumps(config))
-    weight_map: dict[str, str] = {}
-    for number, header in enumerate(headers):
-        name = f"model-{number}.safetensors"
-        content = json.dumps(header).encode()
-        end = max(entry["data_offsets"][1] for key, entry in header.items() if key != "__metadata__")
-        with (folder / name).open("wb") as stream:
-            stream.write(struct.pack("<Q", len(content)) + content)
-            stream.truncate(8 + len(content) + end)  # a hole: no disk is used
-        weight_map |= dict.fromkeys(set(header) - {"__metadata__"}, name)
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
-    return folder
-
-
 @pytest.fixture(scope="module")
 def eight_billion(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_model(tmp_path_factory.mktemp("models") / "Llama-3.1-8B", checkpoints.llama_3_1_8b())
+    return checkpoints.write_model(tmp_path_factory.mktemp("models") / "Llama-3.1-8B", checkpoints.llama_3_1_8b())
 
 
 def run_json(capfd: pytest.CaptureFixture[str], *arguments: str) -> Any:
@@ -139,7 +121,7 @@ def test_a_repository_of_the_hub_is_read_without_its_weights(tmp_path: Path) -> 
     config, (header,) = checkpoints.dense(
         layers=2, hidden=256, intermediate=1024, heads=4, kv_heads=2, vocabulary=2048, head_dim=64, context=2048
     )
-    folder = write_model(tmp_path / "repository", (config, [header]))
+    folder = checkpoints.write_model(tmp_path / "repository", (config, [header]))
     (folder / "model-0.safetensors").rename(folder / "model.safetensors")
     (folder / "model.safetensors.index.json").unlink()
     with Hub(folder) as hub:
@@ -202,7 +184,7 @@ def test_wrong_input(
 def test_damaged_files(
     name: str, content: bytes | None, sentence: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    folder = write_model(tmp_path / "m", checkpoints.qwen3_0_6b())
+    folder = checkpoints.write_model(tmp_path / "m", checkpoints.qwen3_0_6b())
     (folder / name).unlink()
     if content is not None:
         (folder / name).write_bytes(content)
@@ -211,7 +193,7 @@ def test_damaged_files(
 
 
 def test_a_truncated_file(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    folder = write_model(tmp_path / "m", checkpoints.qwen3_0_6b())
+    folder = checkpoints.write_model(tmp_path / "m", checkpoints.qwen3_0_6b())
     with (folder / "model-0.safetensors").open("r+b") as stream:
         stream.truncate(10**6)
     assert run(["plan", str(folder), "--memory", "24GiB"]) == 2

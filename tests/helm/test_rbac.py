@@ -71,7 +71,12 @@ def used(audit_log: Path, user: str) -> tuple[set[Right], list[str]]:
 def operator(cluster: Cluster, namespace: str, account: str) -> Iterator[subprocess.Popen[str]]:
     """Run the operator on this machine as the chart's account."""
     kubeconfig = cluster.account_kubeconfig(namespace, account)
-    environment = {**os.environ, "PAGEFLEET_NAMESPACE": namespace, "PAGEFLEET_ENGINE_IMAGE": "localhost/engine:1"}
+    environment = {
+        **os.environ,
+        "PAGEFLEET_NAMESPACE": namespace,
+        "PAGEFLEET_ENGINE_IMAGE": "localhost/engine:1",
+        "PAGEFLEET_HUB": "off",
+    }
     command = [sys.executable, "-m", "pagefleet.cli", "operator", "run", f"--kubeconfig={kubeconfig}", "--http-port=0"]
     process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
     try:

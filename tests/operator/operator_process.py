@@ -35,6 +35,7 @@ class OperatorProcess:
             "PAGEFLEET_POD_NAME": identity,
             "PAGEFLEET_ENGINE_IMAGE": "registry.example/engine:1",
             "PAGEFLEET_HTTP_PORT": "0",
+            "PAGEFLEET_HUB": "off",
             **env,
         }
         with self._log.open("w") as log:

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from pagefleet.capacity import ACCELERATORS, PRODUCTS
 from pagefleet.operator.nodes import count_accelerators
 from pagefleet.operator.plan.observed import Accelerators, Ended
 from pagefleet.operator.records import read_pod, read_replica_set
@@ -85,3 +86,27 @@ def test_accelerators_are_counted_with_the_memory_of_the_smallest() -> None:
 
     nodes = [node("8", "81920"), node("4", "24576"), node("2", None, unschedulable=True), node("0", "1")]
     assert count_accelerators(nodes) == {"nvidia.com/gpu": Accelerators(12, 24576 * 2**20)}
+
+
+@pytest.mark.parametrize(
+    ("products", "expected"),
+    [
+        (["NVIDIA-L4", "NVIDIA-L4"], "NVIDIA-L4"),
+        (["NVIDIA-L4", "NVIDIA-H200"], None),
+        (["NVIDIA-L4", ""], None),
+        (["", ""], None),
+    ],
+)
+def test_a_product_is_told_where_all_nodes_have_the_same(products: list[str], expected: str | None) -> None:
+    nodes = [
+        {
+            "metadata": {"labels": {"nvidia.com/gpu.product": product} if product else {}},
+            "status": {"allocatable": {"nvidia.com/gpu": "1"}},
+        }
+        for product in products
+    ]
+    assert count_accelerators(nodes)["nvidia.com/gpu"].product == expected
+
+
+def test_every_product_is_in_the_table() -> None:
+    assert set(PRODUCTS.values()) <= set(ACCELERATORS)

@@ -2,6 +2,7 @@
 
 import pytest
 
+from pagefleet.operator.hub import Hub
 from pagefleet.operator.settings import SettingsError, read_settings
 
 
@@ -32,11 +33,21 @@ def test_the_environment_is_read_and_flags_win() -> None:
     assert read_settings(env).namespaces == ("a", "b")
 
 
+def test_models_are_looked_up_where_the_environment_says_or_nowhere() -> None:
+    assert read_settings({}).hub == Hub("https://huggingface.co")
+    env = {"PAGEFLEET_HUB_ENDPOINT": "https://hub.example/", "PAGEFLEET_HUB_PROXY": "http://proxy.example:3128"}
+    assert read_settings(env).hub == Hub("https://hub.example", "http://proxy.example:3128")
+    assert read_settings({**env, "PAGEFLEET_HUB": "off"}).hub is None
+
+
 @pytest.mark.parametrize(
     ("env", "sentence"),
     [
         ({"PAGEFLEET_HTTP_PORT": "http"}, "PAGEFLEET_HTTP_PORT is 'http', .*write for example 8080"),
         ({"PAGEFLEET_HTTP_PORT": "70000"}, "the HTTP port is 70000, .*write 0 to 65535"),
+        ({"PAGEFLEET_HUB": "maybe"}, "PAGEFLEET_HUB is 'maybe'; write one of on, off"),
+        ({"PAGEFLEET_HUB_ENDPOINT": "hub"}, "PAGEFLEET_HUB_ENDPOINT is 'hub', .*https://huggingface.co"),
+        ({"PAGEFLEET_HUB_PROXY": "proxy:1"}, "PAGEFLEET_HUB_PROXY is 'proxy:1', .*http://proxy.example:3128"),
         ({"PAGEFLEET_LOG_LEVEL": "loud"}, "PAGEFLEET_LOG_LEVEL is 'loud'; write one of INFO"),
         ({"PAGEFLEET_ENGINE_PULL_POLICY": "Sometimes"}, "write one of IfNotPresent, Always, Never"),
     ],

@@ -1,8 +1,11 @@
 """Headers of published checkpoints, written down as their shapes: nothing is downloaded, no weight exists."""
 
 import functools
+import json
 import math
+import struct
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from pagefleet.capacity.weight_facts import DTYPE_BITS
@@ -237,3 +240,21 @@ def deepseek_r1() -> Checkpoint:
         "quantization_config": {"quant_method": "fp8"},
     }
     return config, [header(tensors())]
+
+
+def write_model(folder: Path, checkpoint: Checkpoint) -> Path:
+    """Write config.json and files that are as long as real ones, but hold nothing behind their headers."""
+    folder.mkdir(parents=True)
+    config, headers = checkpoint
+    (folder / "config.json").write_text(json.dumps(config))
+    weight_map: dict[str, str] = {}
+    for number, header in enumerate(headers):
+        name = f"model-{number}.safetensors"
+        content = json.dumps(header).encode()
+        end = max(entry["data_offsets"][1] for key, entry in header.items() if key != "__metadata__")
+        with (folder / name).open("wb") as stream:
+            stream.write(struct.pack("<Q", len(content)) + content)
+            stream.truncate(8 + len(content) + end)  # a hole: no disk is used
+        weight_map |= dict.fromkeys(set(header) - {"__metadata__"}, name)
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
+    return folder

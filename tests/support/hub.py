@@ -4,6 +4,7 @@ import hashlib
 import json
 import threading
 import time
+from collections.abc import Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import TracebackType
@@ -14,11 +15,14 @@ CHUNK_BYTES = 8192
 
 
 class Hub:
-    """Serve one folder as the repository `organisation/tiny`, revisions `main` and `v2`, slowly if asked."""
+    """Serve folders as repositories, revisions `main` and `v2`, slowly if asked.
 
-    def __init__(self, folder: Path, *, chunk_delay_s: float = 0.0) -> None:
+    `folder` is `organisation/tiny`; `others` are folders by the names of their repositories.
+    """
+
+    def __init__(self, folder: Path, *, chunk_delay_s: float = 0.0, others: Mapping[str, Path] | None = None) -> None:
         hub = self
-        self.folder = folder
+        self.folders = {"organisation/tiny": folder, **(others or {})}
         self.chunk_delay_s = chunk_delay_s
         self.paths: list[str] = []
         """What was asked."""
@@ -41,26 +45,24 @@ class Hub:
     def answer(self, request: BaseHTTPRequestHandler, *, with_body: bool) -> None:
         path = request.path.split("?")[0]
         self.paths.append(path)
-        model = "/api/models/organisation/tiny"
-        if path in (model, f"{model}/revision/main", f"{model}/revision/v2"):
-            self._send_json(request, {"id": "organisation/tiny", "sha": COMMIT, "siblings": self._siblings()})
+        name = "/".join(path.removeprefix("/api/models").split("/")[1:3])
+        model, folder = f"/api/models/{name}", self.folders.get(name)
+        if folder is None:
+            self._send_refusal(request, "RepoNotFound")
+        elif path in (model, f"{model}/revision/main", f"{model}/revision/v2"):
+            self._send_json(request, {"id": name, "sha": COMMIT, "siblings": _siblings(folder)})
         elif path == f"{model}/tree/{COMMIT}":
-            self._send_json(request, [self._entry(file) for file in sorted(self.folder.iterdir())])
-        elif path.startswith(f"/organisation/tiny/resolve/{COMMIT}/"):
-            self._send_file(request, self.folder / path.rsplit("/", 1)[1], with_body=with_body)
+            self._send_json(request, [_entry(file) for file in sorted(folder.iterdir())])
+        elif path.startswith(f"/{name}/resolve/{COMMIT}/"):
+            self._send_file(request, folder / path.rsplit("/", 1)[1], with_body=with_body)
         else:
-            is_known = path.startswith(f"{model}/")
-            request.send_response(404)
-            request.send_header("X-Error-Code", "RevisionNotFound" if is_known else "RepoNotFound")
-            request.send_header("Content-Length", "0")
-            request.end_headers()
+            self._send_refusal(request, "RevisionNotFound" if path.startswith(f"{model}/") else "RepoNotFound")
 
-    def _siblings(self) -> list[dict[str, object]]:
-        files = sorted(self.folder.iterdir())
-        return [{"rfilename": file.name, "size": file.stat().st_size, "blobId": etag(file)} for file in files]
-
-    def _entry(self, file: Path) -> dict[str, object]:
-        return {"type": "file", "path": file.name, "size": file.stat().st_size, "oid": etag(file)}
+    def _send_refusal(self, request: BaseHTTPRequestHandler, code: str) -> None:
+        request.send_response(404)
+        request.send_header("X-Error-Code", code)
+        request.send_header("Content-Length", "0")
+        request.end_headers()
 
     def _send_json(self, request: BaseHTTPRequestHandler, value: object) -> None:
         body = json.dumps(value).encode()
@@ -99,6 +101,15 @@ class Hub:
     ) -> None:
         self._server.shutdown()
         self._server.server_close()
+
+
+def _siblings(folder: Path) -> list[dict[str, object]]:
+    files = sorted(folder.iterdir())
+    return [{"rfilename": file.name, "size": file.stat().st_size, "blobId": etag(file)} for file in files]
+
+
+def _entry(file: Path) -> dict[str, object]:
+    return {"type": "file", "path": file.name, "size": file.stat().st_size, "oid": etag(file)}
 
 
 def etag(file: Path) -> str:

@@ -3,7 +3,7 @@
 It imports the standard library alone: no clock, no files, no network. `read_model` takes what others have read.
 """
 
-from pagefleet.capacity.accelerators import ACCELERATORS, Accelerator, find_accelerator
+from pagefleet.capacity.accelerators import ACCELERATORS, PRODUCTS, Accelerator, find_accelerator
 from pagefleet.capacity.engine_profile import EngineProfile, pagefleet_profile
 from pagefleet.capacity.errors import CannotPlan, DoesNotFit, ObjectiveOutOfReach
 from pagefleet.capacity.model_facts import ModelFacts
@@ -15,6 +15,7 @@ from pagefleet.capacity.workload import Lengths, Workload
 
 __all__ = [
     "ACCELERATORS",
+    "PRODUCTS",
     "Accelerator",
     "Allowed",
     "Alternative",

@@ -67,6 +67,21 @@ _KNOWN = (
 ACCELERATORS: dict[str, Accelerator] = {accelerator.name: accelerator for accelerator in _KNOWN}
 """By name. A CPU's numbers are its machine's: they are given or measured, never assumed."""
 
+PRODUCTS = {
+    "NVIDIA-A10": "a10-24g",
+    "NVIDIA-A100-PCIE-40GB": "a100-40g",
+    "NVIDIA-A100-SXM4-40GB": "a100-40g",
+    "NVIDIA-A100-SXM4-80GB": "a100-80g",
+    "NVIDIA-B200": "b200-180g",
+    "NVIDIA-GeForce-RTX-4090": "rtx4090-24g",
+    "NVIDIA-H100-80GB-HBM3": "h100-80g",
+    "NVIDIA-H200": "h200-141g",
+    "NVIDIA-L4": "l4-24g",
+    "NVIDIA-L40S": "l40s-48g",
+}
+"""Names by what NVIDIA's feature discovery calls a device on its node; one with other speeds, or a part of one, is none
+of them."""
+
 
 def find_accelerator(
     name: str | None,

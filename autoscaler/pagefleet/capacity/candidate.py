@@ -64,6 +64,8 @@ def _places(request: PlanRequest) -> list[int]:
     """Return the values of max_num_seqs to choose from, ascending."""
     if request.pinned.max_num_seqs is not None:
         return [request.pinned.max_num_seqs]
+    if not request.chooses_knobs:
+        return [request.engine.max_num_seqs]
     most = LARGEST_MAX_NUM_SEQS if request.accelerator.speeds_are_known else request.engine.max_num_seqs
     if request.pinned.max_num_batched_tokens is not None:
         most = min(most, request.pinned.max_num_batched_tokens)
@@ -122,7 +124,7 @@ def _chunk(request: PlanRequest, step: StepTime | None, places: int) -> int:
     if request.pinned.max_num_batched_tokens is not None:
         return request.pinned.max_num_batched_tokens
     itl_s = request.workload.itl_s
-    if step is None or itl_s is None:
+    if step is None or itl_s is None or not request.chooses_knobs:
         return max(request.engine.max_num_batched_tokens, places)
     tokens = max(0.0, itl_s - step.base_s) / step.prefill_token_s
     return max(CHUNK_STEP, places, min(LARGEST_CHUNK, int(tokens) // CHUNK_STEP * CHUNK_STEP))

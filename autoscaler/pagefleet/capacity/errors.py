@@ -13,6 +13,8 @@ class DoesNotFit(CannotPlan):
 
     def __init__(self, sentence: str, *, needed_bytes: int, usable_bytes: int, fixes: tuple[str, ...]) -> None:
         super().__init__(f"{sentence} Fix: {'; or '.join(fixes)}.")
+        self.sentence = sentence
+        """The numbers, without a fix."""
         self.needed_bytes = needed_bytes
         """What weights, activations, runtime and the smallest cache take of one accelerator."""
         self.usable_bytes = usable_bytes

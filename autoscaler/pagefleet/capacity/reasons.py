@@ -8,6 +8,7 @@ from pagefleet.capacity.step_time import OBJECTIVE_SHARE
 from pagefleet.capacity.text import bytes_text, count_text, time_text
 
 YOURS = "you set it"
+DEFAULT = "the engine's default"
 
 
 def explain(request: PlanRequest, chosen: Candidate) -> tuple[Choice, ...]:
@@ -57,7 +58,7 @@ def _utilization(request: PlanRequest) -> str:
     left = f"{bytes_text((request.accelerator.memory_bytes or 0) * (1 - request.gpu_memory_utilization))} stay free"
     if request.pinned.gpu_memory_utilization is not None:
         return f"{YOURS}; {left}"
-    return f"the engine's default; {left} for the driver, fragmentation and what was predicted too low"
+    return f"{DEFAULT}; {left} for the driver, fragmentation and what was predicted too low"
 
 
 def _max_model_len(request: PlanRequest, chosen: Candidate) -> str:
@@ -75,6 +76,8 @@ def _max_num_seqs(request: PlanRequest, chosen: Candidate) -> str:
     service = chosen.service
     if request.pinned.max_num_seqs is not None:
         return YOURS
+    if not request.chooses_knobs:
+        return f"{DEFAULT}; each place costs memory"
     others = {name: value for name, value in service.limits.items() if name != "max_num_seqs"}
     name = min(others, key=lambda each: others[each])
     return f"the next power of two: {name} allows {count_text(others[name])} at once, and each place costs memory"
@@ -83,12 +86,14 @@ def _max_num_seqs(request: PlanRequest, chosen: Candidate) -> str:
 def _chunk(request: PlanRequest, chosen: Candidate) -> str:
     itl_s, step, chunk = request.workload.itl_s, chosen.step, chosen.knobs.max_num_batched_tokens
     if step is None:
-        return YOURS if request.pinned.max_num_batched_tokens is not None else "the engine's default"
+        return YOURS if request.pinned.max_num_batched_tokens is not None else DEFAULT
     takes = f"a step with so many prompt tokens takes {time_text(step.base_s + chunk * step.prefill_token_s)}"
     if request.pinned.max_num_batched_tokens is not None:
         return f"{YOURS}; {takes}"
+    if not request.chooses_knobs:
+        return f"{DEFAULT}; {takes}"
     if itl_s is None:
-        return f"the engine's default, as there is no inter-token objective; {takes}"
+        return f"{DEFAULT}, as there is no inter-token objective; {takes}"
     if step.base_s + chunk * step.prefill_token_s > itl_s:
         return f"the fewest that are planned; {takes}, so prompts delay answers beyond {time_text(itl_s)}"
     return f"the most within the inter-token objective of {time_text(itl_s)}; {takes}"
@@ -103,7 +108,8 @@ def limit_sentence(request: PlanRequest, chosen: Candidate) -> str:
         case "KV memory":
             return f"KV memory: the cache holds {at_once} of {context}, bursts apart"
         case "max_num_seqs":
-            others = "you set it" if request.pinned.max_num_seqs else "more would raise the rate by less than 1 %"
+            others = "more would raise the rate by less than 1 %" if request.chooses_knobs else DEFAULT
+            others = YOURS if request.pinned.max_num_seqs else others
             return f"max_num_seqs: {at_once}; {others}"
         case name:
             objective_s = workload.itl_s if name == "inter-token latency" else workload.ttft_s

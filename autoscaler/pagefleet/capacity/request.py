@@ -43,6 +43,8 @@ class PlanRequest:
     workload: Workload = field(default=Workload())
     pinned: PinnedKnobs = field(default=PinnedKnobs())
     allowed: Allowed = field(default=Allowed())
+    chooses_knobs: bool = True
+    """False plans an engine that gets the pinned knobs alone, and takes its defaults for the others."""
 
     @property
     def compute_dtype(self) -> str:

@@ -84,6 +84,12 @@ class CapacityReport(BaseModel):
     """Longest sequence, prompt and answer together, in tokens."""
     max_num_seqs: Annotated[int, Field(ge=1)] | None = None
     """Most sequences in one step."""
+    memory_bytes: Count | None = None
+    """What the accelerator has, or on a CPU the cgroup or machine."""
+    weights_bytes: Count | None = None
+    """Weights as loaded."""
+    kv_cache_bytes: Count | None = None
+    """All blocks."""
     config_hash: str | None = None
     """Hash of the engine's settings; equals the pod's config-hash annotation unless the pod is stale."""
     engine_version: str | None = None

@@ -13,7 +13,10 @@ from pagefleet.api.base import NonNegativeInteger, StatusModel, Timestamp
 READY = "Ready"
 """Requests are answered. The one that people and tools wait for."""
 PLAN_ACCEPTED = "PlanAccepted"
-"""The model fits the accelerator with the settings asked for; the message has the numbers, and a fix if not."""
+"""The model fits the accelerator with the settings asked for; the message has the numbers, and a fix if not.
+Where nobody can tell before the engine does, it is True with reason `NotPlanned`."""
+PLAN_MATCHES = "PlanMatches"
+"""What the engine measured is within 5 % of the plan; absent where one of the two is not known."""
 AVAILABLE = "Available"
 """At least one replica, of any revision, answers requests."""
 PROGRESSING = "Progressing"

@@ -14,6 +14,7 @@ from pagefleet.api.resources import INFERENCE_SERVICES, Resource
 from pagefleet.operator.engines import EngineWatch
 from pagefleet.operator.installed_schema import InstalledSchema
 from pagefleet.operator.metrics import OperatorMetrics
+from pagefleet.operator.models import ModelWatch
 from pagefleet.operator.nodes import NodeWatch
 from pagefleet.operator.plan.observed import PodRecord
 from pagefleet.operator.queue import WorkQueue
@@ -52,6 +53,7 @@ class Controller:
             clock=time.monotonic, on_change=lambda key: self._queue.add(key), poll_s=settings.engine_poll_s
         )
         self._nodes = NodeWatch(client, poll_s=settings.node_poll_s, on_change=self._look_at_all)
+        self._models = ModelWatch(settings.hub, clock=time.monotonic, on_change=lambda key: self._queue.add(key))
         self.store = Store(on_pod=self._on_pod)
         self.reconciler = Reconciler(
             client,
@@ -59,6 +61,7 @@ class Controller:
             settings.render,
             engines=self._engines,
             nodes=self._nodes,
+            models=self._models,
             metrics=metrics,
             now=lambda: datetime.now(UTC),
             clock=time.monotonic,
@@ -126,6 +129,7 @@ class Controller:
                 self._lane.run(),
                 self._engines.run(),
                 self._nodes.run(),
+                self._models.run(),
                 self._resync(),
                 self._measure_lag(),
             ):

@@ -1,6 +1,11 @@
 """What the operator tells Prometheus about itself."""
 
+from contextlib import suppress
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from pagefleet.api.v1alpha1 import PlanStatus
+from pagefleet.operator.plan.plan_status import plan_drift
 
 RECONCILE_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 
@@ -40,6 +45,26 @@ class OperatorMetrics:
             "Longest recent stall",
             registry=self.registry,
         )
+
+        self.plan_drift = Gauge(
+            "pagefleet_operator_plan_drift_ratio",
+            "Share by which the KV cache that an engine measured is larger than the plan's, -0.05 for 5 % smaller",
+            ["namespace", "service"],
+            registry=self.registry,
+        )
+
+    def observe_plan(self, namespace: str, service: str, plan: PlanStatus | None) -> None:
+        """Take the error of a service's plan, where it is known."""
+        drift = None if plan is None else plan_drift(plan)
+        if drift is None:
+            self.forget_service(namespace, service)
+        else:
+            self.plan_drift.labels(namespace, service).set(drift)
+
+    def forget_service(self, namespace: str, service: str) -> None:
+        """Drop the series of a service."""
+        with suppress(KeyError):
+            self.plan_drift.remove(namespace, service)
 
     def observe_reconcile(self, seconds: float, failed: bool) -> None:
         """Count one reconcile."""

@@ -18,9 +18,10 @@ logger = logging.getLogger(__name__)
 
 
 def count_accelerators(nodes: Iterable[JsonObject]) -> dict[str, Accelerators]:
-    """Return the accelerators by resource. Memory is in the label that NVIDIA's feature discovery sets, in MiB."""
+    """Return the accelerators by resource. Product and memory in MiB are labels of NVIDIA's feature discovery."""
     totals: dict[str, int] = {}
     memory: dict[str, int] = {}
+    products: dict[str, set[str]] = {}
     for node in nodes:
         labels = node["metadata"].get("labels") or {}
         is_cordoned = (node.get("spec") or {}).get("unschedulable", False)
@@ -28,11 +29,19 @@ def count_accelerators(nodes: Iterable[JsonObject]) -> dict[str, Accelerators]:
             if "/" not in resource or not amount.isdecimal() or int(amount) == 0:
                 continue
             totals[resource] = totals.get(resource, 0) + (0 if is_cordoned else int(amount))
+            products.setdefault(resource, set()).add(labels.get(f"{resource}.product", ""))
             label = labels.get(f"{resource}.memory", "")
             if label.isdecimal():
                 size = int(label) * MEBIBYTE
                 memory[resource] = min(size, memory.get(resource, size))
-    return {resource: Accelerators(total, memory.get(resource)) for resource, total in totals.items()}
+    return {
+        resource: Accelerators(
+            total,
+            memory.get(resource),
+            next(iter(products[resource])) or None if len(products[resource]) == 1 else None,
+        )
+        for resource, total in totals.items()
+    }
 
 
 class NodeWatch:

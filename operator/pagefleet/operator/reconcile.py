@@ -26,6 +26,7 @@ from pagefleet.api.v1alpha1 import InferenceService
 from pagefleet.operator.engines import EngineWatch
 from pagefleet.operator.installed_schema import InstalledSchema
 from pagefleet.operator.metrics import OperatorMetrics
+from pagefleet.operator.models import ModelWatch
 from pagefleet.operator.nodes import NodeWatch
 from pagefleet.operator.plan.intent import Intent
 from pagefleet.operator.plan.invalid import invalid_status
@@ -82,6 +83,7 @@ class Reconciler:
         *,
         engines: EngineWatch,
         nodes: NodeWatch,
+        models: ModelWatch,
         metrics: OperatorMetrics,
         now: Callable[[], datetime],
         clock: Callable[[], float],
@@ -94,6 +96,7 @@ class Reconciler:
         self._settings = settings
         self._engines = engines
         self._nodes = nodes
+        self._models = models
         self._metrics = metrics
         self._now = now
         self._clock = clock
@@ -111,6 +114,8 @@ class Reconciler:
         if entry is None or entry.text is None:
             self._refusals.pop(key, None)
             self._rest.pop(key, None)
+            self._models.forget(key)
+            self._metrics.forget_service(*key)
             return None
         if entry.needs_proof and not await self._still_exists(key, entry):
             return None
@@ -172,11 +177,14 @@ class Reconciler:
             revisions=tuple(entry.revisions.values()),
             progress={uid: report for uid, report in reports if report is not None},
             accelerators=self._nodes.accelerators_of(service.spec.accelerator.resource),
+            model=self._models.knowledge_of(key, service.spec.model),
             failures=self._failures(key),
             has_service_monitors=SERVICE_MONITORS in self.facts.optional,
             has_inference_pools=INFERENCE_POOLS in self.facts.optional,
         )
-        return plan(service, observed, self._settings, self._now())
+        planned = plan(service, observed, self._settings, self._now())
+        self._metrics.observe_plan(*key, planned.status.plan)
+        return planned
 
     async def _apply(
         self, key: ServiceKey, entry: ServiceEntry, service: InferenceService, planned: Plan

@@ -3,10 +3,11 @@
 import os
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from pagefleet.operator.hub import Hub
 from pagefleet.operator.plan.settings import RenderSettings
 
 _ACCOUNT_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
@@ -22,6 +23,8 @@ class OperatorSettings:
     """How one operator process runs."""
 
     render: RenderSettings
+    hub: Hub | None = field(default=Hub())
+    """Where models are looked up before their pods exist; None where they are not."""
     kubeconfig: str | None = None
     """File with the credentials; None takes those of the pod."""
     namespaces: tuple[str, ...] = ()
@@ -76,6 +79,7 @@ def read_settings(
         raise SettingsError(f"the HTTP port is {port}, which is no port; write 0 to 65535, such as 8080")
     return OperatorSettings(
         render=render,
+        hub=_hub(env),
         kubeconfig=kubeconfig or (env.get("KUBECONFIG") if _is_outside(env) else None),
         namespaces=namespaces or _words(env.get("PAGEFLEET_WATCH_NAMESPACES", "")),
         identity=env.get("PAGEFLEET_POD_NAME") or f"{socket.gethostname()}-{os.getpid()}",
@@ -84,6 +88,20 @@ def read_settings(
         http_port=port,
         log_level=_choice(env, "PAGEFLEET_LOG_LEVEL", ("INFO", "DEBUG", "WARNING", "ERROR")),
     )
+
+
+def _hub(env: Mapping[str, str]) -> Hub | None:
+    if _choice(env, "PAGEFLEET_HUB", ("on", "off")) == "off":
+        return None
+    endpoint = _url(env, "PAGEFLEET_HUB_ENDPOINT", Hub().endpoint) or Hub().endpoint
+    return Hub(endpoint=endpoint.rstrip("/"), proxy=_url(env, "PAGEFLEET_HUB_PROXY", "http://proxy.example:3128"))
+
+
+def _url(env: Mapping[str, str], name: str, example: str) -> str | None:
+    text = env.get(name)
+    if text and not text.startswith(("http://", "https://")):
+        raise SettingsError(f"{name} is {text!r}, which is no URL; write for example {example}")
+    return text or None
 
 
 def _version() -> str:

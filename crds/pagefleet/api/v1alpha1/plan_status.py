@@ -1,7 +1,5 @@
 """The capacity plan and the tuning evidence as `status` shows them."""
 
-from pydantic import Field
-
 from pagefleet.api.base import Boolean, Fraction, NonNegativeInteger, Number, PositiveInteger, StatusModel, Timestamp
 from pagefleet.api.v1alpha1.engine import BatchingMode, KvCacheDtype, WeightQuantization
 
@@ -60,6 +58,8 @@ class PlanStatus(StatusModel):
     """What the planner expects."""
     measured: PlanFootprint | None = None
     """What the engine found at its start."""
+    limit: str | None = None
+    """What keeps a replica from serving more."""
     why: tuple[str, ...] = ()
     """One sentence for each choice, with its numbers."""
 
@@ -88,8 +88,9 @@ class TuningEvidence(StatusModel):
 class TuningStatus(StatusModel):
     """What tuning found."""
 
-    recommended: dict[str, str] = Field(default_factory=dict)
-    """Better settings by knob, such as engine.blockSize; empty where the present ones are best."""
+    # Never empty: an applied {} in place of entries that were applied before becomes null, which the schema refuses.
+    recommended: dict[str, str] | None = None
+    """Better settings by knob, such as engine.blockSize; absent where the present ones are best."""
     applied: Boolean = False
     """Whether replicas run the recommended settings."""
     message: str | None = None

@@ -10,7 +10,7 @@ from pagefleet.api.v1alpha1.engine import KvCacheDtype, WeightQuantization
 
 
 class TuningMode(StrEnum):
-    """Off leaves the planner's first choice; Recommend reports better settings; Auto also rolls them out."""
+    """Off only plans whether the model fits; Recommend reports better settings; Auto gives them to new revisions."""
 
     OFF = "Off"
     RECOMMEND = "Recommend"
@@ -18,7 +18,7 @@ class TuningMode(StrEnum):
 
 
 class TuningObjective(StrEnum):
-    """What to improve: tokens for each second (throughput), waiting time (latency), or fewer accelerators (cost)."""
+    """What to improve: tokens per second (throughput), the longest step (latency), tokens per accelerator (cost)."""
 
     THROUGHPUT = "throughput"
     LATENCY = "latency"
@@ -38,7 +38,7 @@ class TuningSpec(ApiModel):
     """What the planner may try by itself. A knob set under `engine` is never changed."""
 
     mode: TuningMode = TuningMode.RECOMMEND
-    """Off, Recommend or Auto. YAML reads a bare Off as false: write it in quotes."""
+    """Off, Recommend or Auto, which fills what is left out under `engine` once for each spec. Write "Off" in quotes."""
     objective: TuningObjective = TuningObjective.THROUGHPUT
     """What to improve: throughput, latency or cost."""
     allow: TuningAllowance = Field(default=TuningAllowance())

@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from pagefleet.capacity import ModelFacts, read_model
+from pagefleet.capacity.safetensors_header import INDEX_FILE, SINGLE_FILE
 from pagefleet.cli.errors import UserMistake, require_extra
-from pagefleet.cli.plan.safetensors_headers import INDEX_FILE, SINGLE_FILE, read_headers, read_json
+from pagefleet.cli.plan.safetensors_headers import read_headers, read_json
 
 HUB_TIMEOUT_S = 10.0
 

@@ -47,14 +47,13 @@ def subjects_of(argument: str) -> list[Subject]:
 def _subject_of(service: InferenceService) -> Subject:
     require_extra("operator", ("pagefleet.operator",))  # an image of the engine does without
     from pagefleet.operator.plan.engine_arguments import UnsupportedSpec, locate_model
+    from pagefleet.operator.plan.plan_request import allowed_formats, objectives_of, pinned_knobs
 
     spec = service.spec
     try:
         model = locate_model(service)
     except UnsupportedSpec as error:
         raise UserMistake(f"{service.metadata.name}: {error}") from None
-    slo = None if spec.autoscaling is None else spec.autoscaling.slo
-    engine, allow = spec.engine, spec.tuning.allow
     return Subject(
         name=service.metadata.name,
         model=model,
@@ -63,23 +62,10 @@ def _subject_of(service: InferenceService) -> Subject:
         accelerator="cpu" if spec.accelerator.resource is None else None,
         memory_bytes=spec.accelerator.memory_bytes,
         count=spec.accelerator.count,
-        workload=Workload(ttft_s=slo.ttft_s if slo else None, itl_s=slo.itl_s if slo else None),
-        pinned=PinnedKnobs(
-            block_size=engine.block_size,
-            gpu_memory_utilization=engine.gpu_memory_utilization,
-            max_model_len=engine.max_model_len,
-            max_num_seqs=engine.max_num_seqs,
-            max_num_batched_tokens=engine.max_num_batched_tokens,
-        ),
-        allowed=Allowed(
-            weights=_values(engine.weights.quantization, allow.weights),
-            kv_cache=_values(engine.kv_cache.dtype, allow.kv_cache),
-        ),
+        workload=objectives_of(spec),
+        pinned=pinned_knobs(spec.engine),
+        allowed=allowed_formats(spec),
     )
-
-
-def _values(fixed: str | None, allowed: Sequence[str]) -> tuple[str, ...]:
-    return tuple(str(value) for value in (allowed if fixed is None else (fixed,)))
 
 
 def choose_accelerator(

@@ -1,16 +1,19 @@
 """The headers of a folder's safetensors files: some kilobytes at the front of each, never a weight."""
 
 import json
-import struct
 from pathlib import Path
 from typing import Any
 
+from pagefleet.capacity.safetensors_header import (
+    INDEX_FILE,
+    LENGTH_BYTES,
+    SINGLE_FILE,
+    files_of_index,
+    header_length,
+    read_header,
+    tensors_end,
+)
 from pagefleet.cli.errors import UserMistake
-
-INDEX_FILE = "model.safetensors.index.json"
-SINGLE_FILE = "model.safetensors"
-MOST_HEADER_BYTES = 100 * 10**6
-"""The format's own limit: a larger length is another file's first bytes."""
 
 
 def read_headers(folder: Path) -> list[dict[str, Any]]:
@@ -33,10 +36,10 @@ def read_json(path: Path) -> dict[str, Any]:
 
 def _files(folder: Path) -> list[str]:
     if (folder / INDEX_FILE).is_file():
-        weight_map = read_json(folder / INDEX_FILE).get("weight_map")
-        if not isinstance(weight_map, dict) or not weight_map:
-            raise UserMistake(f"file {folder / INDEX_FILE} has no weight_map: download it again")
-        return sorted({str(name) for name in weight_map.values()})
+        try:
+            return files_of_index(read_json(folder / INDEX_FILE))
+        except ValueError:
+            raise UserMistake(f"file {folder / INDEX_FILE} has no weight_map: download it again") from None
     if (folder / SINGLE_FILE).is_file():
         return [SINGLE_FILE]
     raise UserMistake(
@@ -48,18 +51,14 @@ def _files(folder: Path) -> list[str]:
 def _read_header(path: Path) -> dict[str, Any]:
     try:
         with path.open("rb") as stream:
-            front = stream.read(8)
-            length = struct.unpack("<Q", front)[0] if len(front) == 8 else MOST_HEADER_BYTES + 1
-            content = stream.read(length) if length <= MOST_HEADER_BYTES else b""
+            length = header_length(stream.read(LENGTH_BYTES))
+            header = read_header(stream.read(length))
         file_bytes = path.stat().st_size
     except OSError as error:
         raise UserMistake(f"file {path} cannot be read: {error.strerror or error}") from None
-    try:
-        header = json.loads(content)
-        ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
-        whole_bytes = 8 + length + max(ends, default=0)
-    except (ValueError, TypeError, KeyError, IndexError, AttributeError):
+    except ValueError:
         raise UserMistake(f"file {path} has no safetensors header: download it again") from None
+    whole_bytes = LENGTH_BYTES + length + tensors_end(header)
     if file_bytes < whole_bytes:
         raise UserMistake(f"file {path} has {file_bytes} of its {whole_bytes} bytes: download it again")
-    return dict(header)
+    return header

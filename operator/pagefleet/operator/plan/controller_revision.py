@@ -1,6 +1,7 @@
 """The ControllerRevision of one revision: its pinned pod template, and who rendered it from which spec."""
 
 import json
+from datetime import datetime
 from typing import Any
 
 from pagefleet.api.labels import REVISION_LABEL, revision_labels
@@ -10,6 +11,7 @@ from pagefleet.operator.plan.intent import Intent, make_intent
 from pagefleet.operator.plan.names import revision_name
 from pagefleet.operator.plan.observed import RevisionRecord
 from pagefleet.operator.plan.revision import Revision
+from pagefleet.operator.plan.tuned_knobs import NO_KNOBS, TunedKnobs
 
 JsonObject = dict[str, Any]
 
@@ -27,6 +29,7 @@ def render_controller_revision(service: InferenceService, revision: Revision) ->
                 "operatorVersion": revision.operator_version,
                 "specHash": revision.spec_hash,
                 "template": revision.template,
+                **({"knobs": revision.knobs.to_json()} if revision.knobs != NO_KNOBS else {}),
             },
         },
         labels=revision_labels(name, revision.revision),
@@ -46,4 +49,6 @@ def read_controller_revision(item: JsonObject) -> RevisionRecord | None:
         spec_hash=data["specHash"],
         operator_version=data["operatorVersion"],
         template=json.dumps(data["template"], separators=(",", ":")),
+        knobs=TunedKnobs.from_json(data.get("knobs") or {}),
+        created=datetime.fromisoformat(metadata["creationTimestamp"]) if "creationTimestamp" in metadata else None,
     )

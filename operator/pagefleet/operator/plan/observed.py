@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from pagefleet.api.capacity import CapacityReport
+from pagefleet.capacity import ModelFacts
+from pagefleet.operator.plan.tuned_knobs import NO_KNOBS, TunedKnobs
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +90,9 @@ class RevisionRecord:
     operator_version: str
     template: str
     """The pod template as JSON text, as it was rendered."""
+    knobs: TunedKnobs = NO_KNOBS
+    """What the planner chose for it."""
+    created: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +102,8 @@ class Accelerators:
     allocatable: int
     memory_bytes: int | None = None
     """Memory of the smallest one, from the nodes' labels."""
+    product: str | None = None
+    """What the nodes' labels call them, where all are of one kind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +126,19 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
+class ModelKnowledge:
+    """What is known of a model: its facts, or why there are none, or that the answer is on its way."""
+
+    facts: ModelFacts | None = None
+    obstacle: str = ""
+    """Why there are no facts."""
+    pending_s: float = 0.0
+    """Seconds for which the answer is worth waiting for; 0 where it is there, or nobody should wait."""
+    retry_s: float | None = None
+    """Seconds after which asking again may bring more."""
+
+
+@dataclass(frozen=True, slots=True)
 class Observed:
     """The world of one service at one moment."""
 
@@ -131,6 +151,7 @@ class Observed:
     """By pod uid: what engines answer."""
     accelerators: Accelerators | None = None
     """Of the service's resource; None while nodes are not known."""
+    model: ModelKnowledge = ModelKnowledge(obstacle="its model was not looked up")
     failures: tuple[ApplyFailure, ...] = ()
     has_service_monitors: bool = False
     has_inference_pools: bool = False

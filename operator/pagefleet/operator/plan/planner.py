@@ -3,15 +3,17 @@
 A spec that can't be served changes no object that exists: what served goes on, and status says why.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
+from pagefleet.api.conditions import ConditionStatus
 from pagefleet.api.resources import CONTROLLER_REVISIONS, REPLICA_SETS, Resource
 from pagefleet.api.v1alpha1 import InferenceService, InferenceServiceStatus
 from pagefleet.operator.plan.causes import SLOW_CREATION_S
 from pagefleet.operator.plan.controller_revision import render_controller_revision
 from pagefleet.operator.plan.disruption_budget import render_disruption_budget
 from pagefleet.operator.plan.engine_arguments import UnsupportedSpec, find_unsupported
+from pagefleet.operator.plan.fit import judge_fit
 from pagefleet.operator.plan.inference_pool import render_inference_pool
 from pagefleet.operator.plan.intent import Intent
 from pagefleet.operator.plan.model_files import find_unreachable
@@ -19,14 +21,17 @@ from pagefleet.operator.plan.names import revision_name
 from pagefleet.operator.plan.network_policy import render_network_policy
 from pagefleet.operator.plan.observed import Observed, ReplicaSetRecord
 from pagefleet.operator.plan.replica_set import render_replica_set
-from pagefleet.operator.plan.revision import Revision, choose_revision, stored_revision
+from pagefleet.operator.plan.revision import Revision, choose_revision, pinned_revision, stored_revision
 from pagefleet.operator.plan.rollout import Scale, decide_scale
 from pagefleet.operator.plan.service import render_service
 from pagefleet.operator.plan.service_account import render_service_account
 from pagefleet.operator.plan.service_monitor import render_service_monitor
 from pagefleet.operator.plan.settings import RenderSettings
-from pagefleet.operator.plan.status import Outlook, Verdict, make_status
+from pagefleet.operator.plan.status import Outlook, make_status
 from pagefleet.operator.plan.template_patch import TemplatePatchError
+from pagefleet.operator.plan.tuned_knobs import with_knobs
+from pagefleet.operator.plan.tuning import Tuning, tune
+from pagefleet.operator.plan.verdict import Verdict
 
 STARTING_RECHECK_S = 15.0
 """While a replica starts, how long it takes is part of the status."""
@@ -57,28 +62,32 @@ class Plan:
 def plan(service: InferenceService, observed: Observed, settings: RenderSettings, now: datetime) -> Plan:
     """Return the plan for one service at one moment."""
     revision: Revision | None = None
+    tuning = Tuning()
     try:
         if refused := (*find_unsupported(service.spec), *filter(None, [find_unreachable(service.spec)])):
             raise UnsupportedSpec(refused)
-        revision = choose_revision(service, observed.revisions, settings)
-        verdict = Verdict(message="the engine can do what the spec asks for")
+        tuning = tune(service, observed, pinned_revision(service, observed.revisions), settings, now)
+        chosen = choose_revision(service, observed.revisions, settings, tuning.knobs)
+        verdict = judge_fit(with_knobs(service, tuning.knobs), observed, chosen)
+        revision = chosen if verdict.allows_pods else None
     except UnsupportedSpec as refusal:
-        verdict = Verdict("Unsupported", str(refusal), is_accepted=False)
+        verdict = Verdict("Unsupported", str(refusal), ConditionStatus.FALSE)
     except TemplatePatchError as refusal:
-        verdict = Verdict("InvalidTemplate", f"{refusal}.", is_accepted=False)
+        verdict = Verdict("InvalidTemplate", f"{refusal}.", ConditionStatus.FALSE)
     if broken := next((one for one in observed.failures if one.is_invalid and one.kind == REPLICA_SETS.kind), None):
         message = f"the cluster refuses pods of this spec, most likely for spec.template: {broken.message}"
-        verdict = Verdict("InvalidTemplate", message, is_accepted=False)
+        verdict = replace(verdict, reason="InvalidTemplate", message=message, status=ConditionStatus.FALSE)
     ordered = _in_order(observed)
     target = revision or _last_good(service, observed, ordered)
     if target is None:
-        status = make_status(service, observed, Outlook(verdict, None, None), settings, now)
-        return Plan((), (), None, status, None)
+        status = make_status(service, observed, Outlook(verdict, None, None, tuning), settings, now)
+        return Plan((), (), None, status, verdict.recheck_s)
     scale = decide_scale(service.spec.replicas, target.revision, ordered, service.spec.rollout.strategy)
     objects = _objects(service, observed, settings, target, scale)
-    outlook = Outlook(verdict, revision, scale if revision else None)
+    outlook = Outlook(verdict, revision, scale if revision else None, tuning)
     status = make_status(service, observed, outlook, settings, now)
-    return Plan(objects, _removals(service, observed, scale), scale, status, _recheck_s(observed))
+    recheck_s = min(filter(None, (_recheck_s(observed), verdict.recheck_s)), default=None)
+    return Plan(objects, _removals(service, observed, scale), scale, status, recheck_s)
 
 
 def _last_good(service: InferenceService, observed: Observed, ordered: tuple[ReplicaSetRecord, ...]) -> Revision | None:

@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from datetime import datetime
 
-from pagefleet.api.capacity import EnginePhase
 from pagefleet.api.conditions import (
     AVAILABLE,
     PLAN_ACCEPTED,
+    PLAN_MATCHES,
     PROGRESSING,
     READY,
     UP_TO_DATE,
@@ -22,28 +22,22 @@ from pagefleet.api.resources import SERVICES
 from pagefleet.api.v1alpha1 import (
     InferenceService,
     InferenceServiceStatus,
-    PlanFootprint,
     PlanStatus,
     RevisionStatus,
     ServicePhase,
 )
 from pagefleet.operator.plan.causes import Cause, find_cause
 from pagefleet.operator.plan.observed import Observed
+from pagefleet.operator.plan.plan_status import MOST_DRIFT, make_plan_status, plan_drift
 from pagefleet.operator.plan.revision import Revision
 from pagefleet.operator.plan.rollout import Scale
 from pagefleet.operator.plan.service import service_url
 from pagefleet.operator.plan.settings import RenderSettings
+from pagefleet.operator.plan.tuned_knobs import with_knobs
+from pagefleet.operator.plan.tuning import Tuning
+from pagefleet.operator.plan.verdict import Verdict
 
 _TRUE, _FALSE, _UNKNOWN = ConditionStatus.TRUE, ConditionStatus.FALSE, ConditionStatus.UNKNOWN
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """Whether the spec can be served: None where it can, else why not."""
-
-    reason: str = "Accepted"
-    message: str = ""
-    is_accepted: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +46,9 @@ class Outlook:
 
     verdict: Verdict
     revision: Revision | None
-    """The revision of the present spec; None where it is refused."""
+    """The revision of the present spec; None where it gets no pods."""
     scale: Scale | None
+    tuning: Tuning
 
 
 def make_status(
@@ -66,7 +61,14 @@ def make_status(
     deadline_s = service.spec.rollout.progress_deadline_s
     newest = tuple(pod for pod in pods if outlook.revision and pod.revision == outlook.revision.revision)
     cause = find_cause(service.spec, observed, newest or pods, now=now, deadline_s=deadline_s)
+    tuned = with_knobs(service, outlook.tuning.knobs)
+    plan = make_plan_status(tuned, observed, outlook.verdict, outlook.revision, outlook.tuning)
     conditions = _conditions(service, observed, outlook, cause, ready=ready, now=now)
+    if (drift := plan_drift(plan)) is not None:
+        told = _plan_matches(plan, drift)
+        conditions = set_condition(
+            _with_earlier(conditions, service), PLAN_MATCHES, *told, now=now, observed_generation=_generation(service)
+        )
     summary = _ready(conditions, outlook)
     conditions = set_condition(
         conditions,
@@ -89,8 +91,8 @@ def make_status(
         selector=label_selector_text(service_selector(service.metadata.name)),
         conditions=conditions,
         revisions=_revisions(before.revisions, outlook),
-        plan=_plan(service, observed, outlook),
-        tuning=before.tuning,
+        plan=plan,
+        tuning=before.tuning if outlook.verdict.is_kept else outlook.tuning.status,
     )
 
 
@@ -108,8 +110,8 @@ def _conditions(
     )
     verdict = outlook.verdict
     told = [
-        (PLAN_ACCEPTED, _TRUE if verdict.is_accepted else _FALSE, verdict.reason, verdict.message),
-        (AVAILABLE, *_available(service, observed, cause, ready)),
+        (PLAN_ACCEPTED, verdict.status, verdict.reason, verdict.message),
+        (AVAILABLE, *_available(service, observed, verdict, cause, ready)),
         (PROGRESSING, *_progressing(service, outlook, cause)),
         (UP_TO_DATE, *_up_to_date(outlook)),
     ]
@@ -121,7 +123,7 @@ def _conditions(
 
 
 def _available(
-    service: InferenceService, observed: Observed, cause: Cause | None, ready: int
+    service: InferenceService, observed: Observed, verdict: Verdict, cause: Cause | None, ready: int
 ) -> tuple[ConditionStatus, str, str]:
     wanted = service.spec.replicas
     if unreachable := next((one for one in observed.failures if one.kind == SERVICES.kind), None):
@@ -134,6 +136,8 @@ def _available(
         return _FALSE, "ApplyFailed", f"{failure.kind} {failure.name} was refused: {failure.message}"
     if cause:
         return _FALSE, cause.reason, cause.message
+    if verdict.holds:
+        return _FALSE, verdict.reason, verdict.message
     return _FALSE, "Starting", "the first replica is being created"
 
 
@@ -158,6 +162,21 @@ def _up_to_date(outlook: Outlook) -> tuple[ConditionStatus, str, str]:
     return _TRUE, "TemplateCurrent", "pods run the template that this operator renders"
 
 
+def _with_earlier(conditions: tuple[Condition, ...], service: InferenceService) -> tuple[Condition, ...]:
+    """Add what the status said of the plan's error: its time of transition stays."""
+    earlier = find_condition(service.status.conditions, PLAN_MATCHES)
+    return conditions if earlier is None else (*conditions, earlier)
+
+
+def _plan_matches(plan: PlanStatus, drift: float) -> tuple[ConditionStatus, str, str]:
+    predicted = plan.predicted.kv_tokens if plan.predicted else None
+    measured = plan.measured.kv_tokens if plan.measured else None
+    numbers = f"the KV cache holds {measured:,} tokens, {predicted:,} were planned ({drift:+.1%})"
+    if abs(drift) <= MOST_DRIFT:
+        return _TRUE, "WithinFivePercent", numbers
+    return _FALSE, "PlanDrift", f"{numbers}; the plan of other services with this model may be off likewise"
+
+
 def _ready(conditions: tuple[Condition, ...], outlook: Outlook) -> Readiness:
     """Return Ready: `readiness`; while a revision is on its way, with the reason and sentence of that.
 
@@ -174,7 +193,7 @@ def _ready(conditions: tuple[Condition, ...], outlook: Outlook) -> Readiness:
 
 def _phase(service: InferenceService, outlook: Outlook, cause: Cause | None, ready: int) -> ServicePhase:
     wanted = service.spec.replicas
-    if not outlook.verdict.is_accepted:
+    if outlook.verdict.status is _FALSE:
         return ServicePhase.DEGRADED if ready else ServicePhase.FAILED
     if wanted == 0:
         return ServicePhase.DRAINING if ready else ServicePhase.STOPPED
@@ -195,54 +214,3 @@ def _revisions(before: RevisionStatus, outlook: Outlook) -> RevisionStatus:
     updated = outlook.revision.revision
     is_done = outlook.scale is not None and outlook.scale.is_complete
     return RevisionStatus(current=updated if is_done else before.current, updated=updated)
-
-
-def _plan(service: InferenceService, observed: Observed, outlook: Outlook) -> PlanStatus:
-    """Return the user's settings, the accelerator's memory, and what an engine of this revision measured."""
-    spec, engine = service.spec, service.spec.engine
-    memory = spec.accelerator.memory_bytes
-    if memory is None and observed.accelerators is not None:
-        memory = observed.accelerators.memory_bytes
-    plan = PlanStatus(
-        block_size=engine.block_size,
-        gpu_memory_utilization=engine.gpu_memory_utilization,
-        max_model_len=engine.max_model_len,
-        max_num_seqs=engine.max_num_seqs,
-        max_num_batched_tokens=engine.max_num_batched_tokens,
-        weights=engine.weights.quantization,
-        kv_cache=engine.kv_cache.dtype,
-        prefix_caching=engine.prefix_caching,
-        batching=engine.batching,
-        predicted=None if memory is None else PlanFootprint(memory_bytes=memory),
-    )
-    measured = _measured(observed, outlook)
-    if measured:
-        return plan.model_copy(update=measured)
-    before = service.status
-    # A restarted operator has asked no engine yet: what an engine of this revision measured stays true.
-    if before.plan and outlook.revision and before.revisions.updated == outlook.revision.revision:
-        kept = {name: getattr(before.plan, name) for name in ("measured", *_MEASURED_KNOBS)}
-        return plan.model_copy(update={name: value for name, value in kept.items() if value is not None})
-    return plan
-
-
-_MEASURED_KNOBS = ("block_size", "max_model_len", "max_num_seqs")
-
-
-def _measured(observed: Observed, outlook: Outlook) -> dict[str, object] | None:
-    revision = outlook.revision.revision if outlook.revision else None
-    reports = [
-        observed.progress[pod.uid].report
-        for pod in observed.pods
-        if pod.revision == revision and pod.uid in observed.progress
-    ]
-    report = next((one for one in reports if one.phase is EnginePhase.READY and one.blocks_total), None)
-    if report is None or report.blocks_total is None:
-        return None
-    size = report.block_size
-    tokens = None if size is None else report.blocks_total * size
-    # The start differs a little from pod to pod: whole seconds of the first that was asked.
-    seconds = round(sum(report.startup_stage_seconds.values())) or None
-    measured = PlanFootprint(blocks=report.blocks_total, kv_tokens=tokens, startup_seconds=seconds)
-    knobs = {"block_size": size, "max_model_len": report.max_model_len, "max_num_seqs": report.max_num_seqs}
-    return {"measured": measured, **{name: value for name, value in knobs.items() if value is not None}}

@@ -1,0 +1,149 @@
+"""The plan as a service's status shows it: the settings of its replicas, what was predicted, and what was measured."""
+
+from typing import Any
+
+from pagefleet.api.capacity import CapacityReport, EnginePhase
+from pagefleet.api.v1alpha1 import InferenceService, KvCacheDtype, PlanFootprint, PlanStatus, WeightQuantization
+from pagefleet.capacity import CapacityPlan, Choice
+from pagefleet.operator.plan.observed import Observed
+from pagefleet.operator.plan.revision import Revision
+from pagefleet.operator.plan.tuning import Tuning
+from pagefleet.operator.plan.verdict import Verdict
+
+MOST_DRIFT = 0.05
+"""A prediction is right within this share of what is measured."""
+
+_MEASURED = ("measured", "block_size", "max_model_len", "max_num_seqs")
+"""What a report of an engine tells of a plan."""
+
+
+def make_plan_status(
+    service: InferenceService, observed: Observed, verdict: Verdict, revision: Revision | None, tuning: Tuning
+) -> PlanStatus:
+    """Return the user's settings, then the planner's, then what an engine of this revision reports."""
+    before = service.status.plan
+    plan = _asked_for(service, observed)
+    if verdict.is_kept and before is not None:
+        plan = before
+    elif verdict.plan is not None:
+        plan = plan.model_copy(update=_planned(service, verdict.plan, tuning))
+    if measured := _measured(observed, revision):
+        return plan.model_copy(update=measured)
+    # A restarted operator has asked no engine yet: what an engine of this revision measured stays true.
+    is_same = revision is not None and service.status.revisions.updated == revision.revision
+    if before is not None and before.measured is not None and is_same:
+        kept = {name: getattr(before, name) for name in _MEASURED}
+        return plan.model_copy(update={name: value for name, value in kept.items() if value is not None})
+    return plan if revision is not None else plan.model_copy(update={"measured": None})
+
+
+def plan_drift(plan: PlanStatus) -> float | None:
+    """Return by which share the measured cache is larger than the predicted one; None where one is unknown."""
+    predicted, measured = plan.predicted, plan.measured
+    if predicted is None or measured is None or not predicted.kv_tokens or measured.kv_tokens is None:
+        return None
+    return measured.kv_tokens / predicted.kv_tokens - 1
+
+
+def _asked_for(service: InferenceService, observed: Observed) -> PlanStatus:
+    spec, engine = service.spec, service.spec.engine
+    memory_bytes = spec.accelerator.memory_bytes
+    if memory_bytes is None and observed.accelerators is not None:
+        memory_bytes = observed.accelerators.memory_bytes
+    return PlanStatus(
+        block_size=engine.block_size,
+        gpu_memory_utilization=engine.gpu_memory_utilization,
+        max_model_len=engine.max_model_len,
+        max_num_seqs=engine.max_num_seqs,
+        max_num_batched_tokens=engine.max_num_batched_tokens,
+        weights=engine.weights.quantization,
+        kv_cache=engine.kv_cache.dtype,
+        prefix_caching=engine.prefix_caching,
+        batching=engine.batching,
+        predicted=None if memory_bytes is None else PlanFootprint(memory_bytes=memory_bytes),
+    )
+
+
+def _planned(service: InferenceService, plan: CapacityPlan, tuning: Tuning) -> dict[str, Any]:
+    engine, knobs = service.spec.engine, plan.knobs
+    return {
+        "block_size": knobs.block_size,
+        "gpu_memory_utilization": knobs.gpu_memory_utilization,
+        "max_model_len": plan.max_model_len,
+        "max_num_seqs": knobs.max_num_seqs,
+        "max_num_batched_tokens": knobs.max_num_batched_tokens,
+        "weights": engine.weights.quantization or WeightQuantization.NONE,
+        "kv_cache": engine.kv_cache.dtype or KvCacheDtype.AUTO,
+        "tensor_parallel_size": knobs.tensor_parallel_size,
+        "predicted": PlanFootprint(
+            memory_bytes=plan.footprint.memory_bytes,
+            weights_bytes=plan.footprint.weights_bytes,
+            activation_bytes=plan.footprint.activation_bytes,
+            overhead_bytes=plan.footprint.runtime_bytes,
+            kv_cache_bytes=plan.kv_cache_bytes,
+            bytes_per_token=round(plan.kv_bytes_per_token),
+            blocks=plan.blocks,
+            kv_tokens=plan.kv_tokens,
+            full_length_sequences=round(plan.full_length_sequences, 2),
+        ),
+        "limit": tuning.plan.limit if tuning.plan is not None and tuning.plan.knobs == plan.knobs else plan.limit,
+        "why": _why(plan, tuning),
+    }
+
+
+def _why(plan: CapacityPlan, tuning: Tuning) -> tuple[str, ...]:
+    """Return a sentence for each knob; those that were chosen earlier stand in the plan like the user's."""
+    missing = f"not in this engine yet: {', '.join(plan.unavailable)}" if plan.unavailable else ""
+    chosen = {flag for flag, name in _TUNED.items() if getattr(tuning.knobs, name) is not None}
+    reasons = {(one.knob, one.value): one.reason for one in tuning.plan.choices} if tuning.plan is not None else {}
+
+    def reason(choice: Choice) -> str:
+        if choice.knob not in chosen:
+            return choice.reason
+        return reasons.get((choice.knob, choice.value), "chosen when this spec was first planned")
+
+    choices = (f"{choice.knob} {choice.value}: {reason(choice)}" for choice in plan.choices)
+    return tuple(filter(None, (missing, *choices)))
+
+
+_TUNED = {
+    "block-size": "block_size",
+    "max-num-seqs": "max_num_seqs",
+    "max-num-batched-tokens": "max_num_batched_tokens",
+    "weights": "weights",
+    "kv-cache-dtype": "kv_cache",
+}
+"""Knobs of a plan by the names that they have among the tuned ones."""
+
+
+def _measured(observed: Observed, revision: Revision | None) -> dict[str, Any]:
+    reports = [
+        observed.progress[pod.uid].report
+        for pod in observed.pods
+        if revision is not None and pod.revision == revision.revision and pod.uid in observed.progress
+    ]
+    report = next((one for one in reports if one.phase is EnginePhase.READY and one.blocks_total), None)
+    if report is None:
+        return {}
+    knobs = {
+        "block_size": report.block_size,
+        "max_model_len": report.max_model_len,
+        "max_num_seqs": report.max_num_seqs,
+    }
+    return {"measured": _footprint(report), **{name: value for name, value in knobs.items() if value is not None}}
+
+
+def _footprint(report: CapacityReport) -> PlanFootprint:
+    blocks, size = report.blocks_total or 0, report.block_size
+    tokens = None if size is None else blocks * size
+    return PlanFootprint(
+        memory_bytes=report.memory_bytes,
+        weights_bytes=report.weights_bytes,
+        kv_cache_bytes=report.kv_cache_bytes,
+        bytes_per_token=round(report.kv_cache_bytes / tokens) if report.kv_cache_bytes and tokens else None,
+        blocks=blocks,
+        kv_tokens=tokens,
+        full_length_sequences=round(tokens / report.max_model_len, 2) if tokens and report.max_model_len else None,
+        # The start differs a little from pod to pod: whole seconds of the first that was asked.
+        startup_seconds=round(sum(report.startup_stage_seconds.values())) or None,
+    )
