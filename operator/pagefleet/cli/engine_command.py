@@ -151,7 +151,7 @@ def serve(
     ] = "auto",
     attention_backend: Annotated[
         Literal["auto", "c", "triton", "gather"],
-        typer.Option(help="Attention kernels: C (CPU), or torch's gather and fused attention; auto takes the fastest."),
+        typer.Option(help="Attention kernels: C (CPU), Triton (GPU), or torch's; auto takes the fastest."),
     ] = "auto",
     linear_backend: Annotated[
         Literal["auto", "c", "onednn", "torch"],
