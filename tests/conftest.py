@@ -9,7 +9,7 @@ from xdist.remote import Producer
 
 from tests.cluster.fixtures import api_cluster, node_cluster, pytest_collection_finish
 from tests.support.models import UNAVAILABLE
-from tests.support.work_groups import GroupScheduling, order_tests
+from tests.support.work_groups import GroupScheduling, give_way, order_tests
 
 __all__ = ["api_cluster", "node_cluster", "pytest_collection_finish"]
 
@@ -29,6 +29,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    give_way(os.environ.get("PYTEST_XDIST_WORKER"))
     config.pluginmanager.register(Harvest(config))
 
 

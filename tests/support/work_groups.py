@@ -1,8 +1,11 @@
 """Which tests share a worker when they run side by side (`pytest -n`): a cluster is expensive, a model's server is too.
 
-Tests of clusters wait most of the time, so two workers begin with one cluster each, and share the rest file by file.
+Tests of clusters wait most of the time, so two workers begin with one cluster each while others share the rest file by
+file and give way to them: what a cluster does has time limits.
 The groups go by path, because the process that hands out the tests knows no more of them.
 """
+
+import os
 
 import pytest
 from xdist.remote import Producer
@@ -25,6 +28,16 @@ GROUPS = {
 """Group by beginning of the path; the first that fits counts. All other tests stay together by file."""
 CLUSTERS = {"node_cluster", "api_cluster"}
 """Fixtures that start one."""
+
+
+GIVE_WAY = 3
+"""Added to the niceness of workers that begin without a cluster: half of the weight of one that has it."""
+
+
+def give_way(worker: str | None) -> None:
+    """Lower this process's priority if it is a worker beyond those that begin with a cluster."""
+    if worker is not None and int(worker.removeprefix("gw")) >= len(ORDER):
+        os.nice(GIVE_WAY)
 
 
 class GroupScheduling(LoadScopeScheduling):  # type: ignore[misc] # it has no types
