@@ -38,10 +38,12 @@ def padded_head_dim(head_dim: int) -> int:
 def attention_tile(*, head_dim: int, itemsize: int, group: int, is_decode: bool) -> Tile:
     """Return the tile for rows of `itemsize` bytes a number; `compile` records what each takes of a device."""
     width = padded_head_dim(head_dim) * itemsize
-    keys = 64 if width <= 256 else 32 if width <= 512 else 16
+    if itemsize == 4:  # no tensor core multiplies these exactly: each thread holds its products in registers
+        rows, keys = 32, 32 if width <= 256 else 16
+    else:
+        rows, keys = 64, 64 if width <= 256 else 32
     if is_decode:
         return Tile(rows=max(16, next_power_of_2(group)), keys=keys, warps=4, stages=2)
-    rows = 64 if width <= 512 else 32
     return Tile(rows=max(rows, next_power_of_2(group)), keys=keys, warps=4 if width <= 128 else 8, stages=2)
 
 
