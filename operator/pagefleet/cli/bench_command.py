@@ -10,7 +10,7 @@ import typer
 from pagefleet.cli.api_keys import first_api_key
 from pagefleet.cli.engine_checks import find_mistakes
 from pagefleet.cli.engine_command import ENGINE_MODULES
-from pagefleet.cli.errors import UserMistake, require_extra
+from pagefleet.cli.errors import CommandError, UserMistake, require_extra
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -258,6 +258,67 @@ def step(
     _run(lambda: run_step(options, typer.echo))
 
 
+def quality(
+    weights: Annotated[
+        str, typer.Option(help="Precisions of the weights: none, int8.", metavar="NAME,…")
+    ] = "none,int8",
+    ignore: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PARTS",
+            help="Parts that int8 leaves alone, again for another choice; default lm_head, an empty text rounds all.",
+            show_default=False,
+        ),
+    ] = None,
+    kv_cache_dtype: Annotated[
+        str, typer.Option(help="Types of the KV cache: auto, bfloat16, float32.", metavar="NAME,…")
+    ] = "auto,bfloat16",
+    preset: Preset = "S",
+    model: Model = "",
+    text: Annotated[
+        Path | None, typer.Option(help="Read this text instead of ours.", metavar="FILE", show_default=False)
+    ] = None,
+    window: Annotated[int, typer.Option(help="Tokens of text that are read together.")] = 512,
+    max_kl: Annotated[
+        float | None, typer.Option(help="Fail when a choice's mean KL is above, in nats.", show_default=False)
+    ] = None,
+    min_agreement: Annotated[
+        float | None,
+        typer.Option(help="Fail when a choice has a smaller share of equal likeliest tokens.", show_default=False),
+    ] = None,
+    block_size: BlockSize = 16,
+    dtype: Dtype = "auto",
+    threads: Threads = None,
+    json_path: JsonPath = None,
+) -> None:
+    """Compare every weights x KV cache with float32 on a fixed text: KL, agreement, perplexity.
+
+    Exits with 1 when a choice is beyond a limit.
+    """
+    _require()
+    from pagefleet.engine.bench.quality import QualityOptions, QualityTooLow, choices_of, run_quality
+
+    _check_counts(("--window", window))
+    if max_kl is not None and not 0 <= max_kl < float("inf"):
+        raise UserMistake(f"--max-kl {max_kl:g} is not a number of 0 or more: for example --max-kl 0.03.")
+    if min_agreement is not None and not 0 <= min_agreement <= 1:
+        raise UserMistake(f"--min-agreement {min_agreement:g} is not a share: for example --min-agreement 0.9.")
+    options = QualityOptions(
+        engine=_engine(model=model, block_size=block_size, dtype=dtype, threads=threads),
+        choices=choices_of(_names(weights), [_names(parts) for parts in ignore or ["lm_head"]], _names(kv_cache_dtype)),
+        preset=preset,
+        text=text,
+        window_tokens=window,
+        max_kl=max_kl,
+        min_agreement=min_agreement,
+        json_path=json_path,
+    )
+    try:
+        _run(lambda: run_quality(options, typer.echo))
+    except QualityTooLow as error:
+        raise CommandError(error.sentences) from error
+
+
 def _require() -> None:
     require_extra("bench", BENCH_MODULES)
 
@@ -286,6 +347,10 @@ def _numbers(flag: str, text: str) -> list[int]:
         return [int(part) for part in text.split(",")]
     except ValueError as error:
         raise UserMistake(f"{flag} {text} is not a list of whole numbers: for example {flag} 1,8,64.") from error
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(filter(None, (part.strip() for part in text.split(","))))
 
 
 def _run(measure: Callable[[], object]) -> None:
