@@ -9,20 +9,29 @@ from pagefleet.engine.bench.quality_text import SHIPPED_TEXT
 from pagefleet.engine.config import EngineConfig
 from tests.support.models import smollm2
 
-INT8 = Choice(weights="int8", ignored=("lm_head",))
+HEAD_KEPT = Choice(weights="int8", ignored=("lm_head",))
 """The default recipe."""
+DOWN_KEPT = Choice(weights="int8", ignored=("lm_head", "down_proj"))
 
 
 @pytest.mark.real_model
 def test_int8_weights_of_smollm2(tmp_path: Path) -> None:
-    """An eighth of the positions would do for the mean; prose and code must both be there."""
-    paragraphs = SHIPPED_TEXT.read_text().split("\n\n")
+    """Prose and code, a third of the shipped text."""
     text = tmp_path / "text.txt"
-    text.write_text("\n\n".join(paragraphs[3:-5]))
-    engine = EngineConfig(model=smollm2(), device="cpu", threads=1)
+    text.write_text("\n\n".join(SHIPPED_TEXT.read_text().split("\n\n")[3:-5]))
     options = QualityOptions(
-        engine=engine, choices=[INT8], text=text, window_tokens=400, max_kl=0.03, min_agreement=0.9
+        engine=EngineConfig(model=smollm2(), device="cpu", threads=1),
+        choices=[HEAD_KEPT, DOWN_KEPT],
+        text=text,
+        window_tokens=400,
+        max_kl=0.02,
+        min_agreement=0.9,
+        json_path=tmp_path / "quality.json",
     )
-    report = run_quality(options, lambda _: None)
+    report = run_quality(options, print)
     assert isinstance(report["positions"], int)
     assert report["positions"] >= 1000
+    choices = report["choices"]
+    assert isinstance(choices, list)
+    head_kept, down_kept = choices
+    assert down_kept["kl_nats"] <= 0.01 < head_kept["kl_nats"], "parts that are kept matter"
