@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from pagefleet.cli.main import run
+from tests.support.tiny_models import make_byte_level_tokenizer, make_tiny_llama
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -43,6 +44,13 @@ def command(*arguments: str, **variables: str) -> subprocess.CompletedProcess[st
         (["bench", "step", "--batches", "1,many"], "--batches 1,many is not a list of whole numbers"),
         (["bench", "step", "--batches", "8,0"], "--batches 0 is too small"),
         (["bench", "step", "--context", "8"], "--context 8 is too short to be the middle of 32 steps"),
+        (["bench", "quality", "--weights", "int3"], "--weights int3 is unknown; use none or int8"),
+        (["bench", "quality", "--ignore", "head"], "--ignore head names no part of a model"),
+        (["bench", "quality", "--kv-cache-dtype", ","], "--weights and --kv-cache-dtype name no choice"),
+        (["bench", "quality", "--text", "none.txt"], "--text none.txt cannot be read: No such file or directory"),
+        (["bench", "quality", "--window", "0"], "--window 0 is too small"),
+        (["bench", "quality", "--max-kl", "-1"], "--max-kl -1 is not a number of 0 or more"),
+        (["bench", "quality", "--min-agreement", "90"], "--min-agreement 90 is not a share"),
         (["bench", "serving"], "Missing option '--url'"),
         (["bench", "serving", "--url", "U", "--rate", "0"], "--rate 0 is not a number above 0"),
         (["bench", "serving", "--url", "U", "--trace", "none.csv"], "--trace none.csv cannot be read"),
@@ -151,3 +159,27 @@ def test_an_interrupt_is_130(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("pagefleet.cli.play.run.play", interrupt)
     assert run(["play", "x.yaml"]) == 130
+
+
+def test_a_choice_beyond_its_limit_is_1(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    folder = make_byte_level_tokenizer(make_tiny_llama(tmp_path / "model"))
+    text = tmp_path / "text.txt"
+    text.write_text("0123456789" * 20)
+    options = [
+        "--text",
+        str(text),
+        "--window",
+        "300",
+        "--weights",
+        "int8",
+        "--kv-cache-dtype",
+        "auto",
+        "--threads",
+        "1",
+    ]
+    assert run(["bench", "quality", "--model", str(folder), *options, "--max-kl", "0"]) == 1
+    output = capfd.readouterr()
+    assert "positions in 1 windows of 300 tokens" in output.out
+    last_line = output.err.splitlines()[-1]
+    assert last_line.startswith("weights int8 without lm_head, KV cache auto: KL ")
+    assert last_line.endswith("is above --max-kl 0")

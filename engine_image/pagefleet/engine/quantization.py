@@ -11,12 +11,14 @@ PARTS = ("qkv_proj", "o_proj", "gate_up_proj", "down_proj", "lm_head")
 """Parts of a model that hold its linears, as `Model.linears` names them."""
 
 
-def check_quantization(name: str, ignored: Collection[str]) -> None:
+def check_quantization(
+    name: str, ignored: Collection[str], *, flag: str = "--quantization", ignore_flag: str = "--quantization-ignore"
+) -> None:
     """Refuse a quantization that is unknown, and parts that no model has or that are all there are; StartupError."""
     if name not in QUANTIZATIONS:
-        raise StartupError(f"--quantization {name} is unknown; use {' or '.join(QUANTIZATIONS)}")
+        raise StartupError(f"{flag} {name} is unknown; use {' or '.join(QUANTIZATIONS)}")
     for part in ignored:
         if part not in PARTS:
-            raise StartupError(f"--quantization-ignore {part} names no part of a model; use {', '.join(PARTS)}")
+            raise StartupError(f"{ignore_flag} {part} names no part of a model; use {', '.join(PARTS)}")
     if set(ignored) >= set(PARTS):
-        raise StartupError(f"--quantization-ignore {','.join(ignored)} leaves nothing to round; use lm_head")
+        raise StartupError(f"{ignore_flag} {','.join(ignored)} leaves nothing to round; use lm_head")

@@ -1,40 +1,35 @@
-"""`pagefleet bench`: its flags."""
+"""`pagefleet bench`: the flags of what measures speed and memory."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 
 from pagefleet.cli.api_keys import first_api_key
-from pagefleet.cli.engine_checks import find_mistakes
-from pagefleet.cli.engine_command import ENGINE_MODULES, parse_bytes
-from pagefleet.cli.errors import CommandError, UserMistake, require_extra
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from pagefleet.engine.config import EngineConfig
-
-BENCH_MODULES = (*ENGINE_MODULES, "tqdm")
+from pagefleet.cli.bench_options import (
+    BENCH_MODULES,
+    BlockSize,
+    Dtype,
+    JsonPath,
+    MaxNumSeqs,
+    Model,
+    PlotPath,
+    Preset,
+    Requests,
+    Rounds,
+    Threads,
+    bench_engine,
+    check_counts,
+    parse_numbers,
+    require_bench,
+    run_measurement,
+)
+from pagefleet.cli.errors import UserMistake, require_extra
 
 POLICIES_MAX_NUM_SEQS = 16
 """Places when batching policies are compared: with one for every request all of them run a single batch."""
-
-SOAK_KV_CACHE_BYTES = 12 * 2**20
-"""One whole context of preset S, so that sequences are preempted."""
-
-Preset = Annotated[Literal["S", "M", "L"], typer.Option(help="Random model: 16M, 125M or 500M parameters.")]
-Model = Annotated[str, typer.Option(help="Folder or hub id instead of a preset.", show_default=False)]
-Requests = Annotated[int, typer.Option(help="Requests of the workload.")]
-Dtype = Annotated[Literal["auto", "bfloat16", "float32"], typer.Option(help="Compute type of all engines.")]
-Threads = Annotated[int | None, typer.Option(help="CPU threads of all engines; default all cores but one.")]
-Rounds = Annotated[int, typer.Option(help="Turns of every engine.")]
-MaxNumSeqs = Annotated[int, typer.Option(help="Sequences in one step at most.")]
-PlotPath = Annotated[Path | None, typer.Option("--plot", help="Write a picture here (PNG).", metavar="FILE")]
-BlockSize = Annotated[int, typer.Option(help="Tokens in one KV block.")]
-JsonPath = Annotated[Path | None, typer.Option("--json", help="Write the report here.", metavar="FILE")]
 
 
 def throughput(
@@ -68,11 +63,11 @@ def throughput(
 
     All that a server does is on: text, a stop string, prefix hashing.
     """
-    _require()
+    require_bench()
     from pagefleet.engine.bench.throughput import ThroughputOptions, run_throughput
 
-    _check_counts(("--requests", requests), ("--baseline-requests", baseline_requests), ("--rounds", rounds))
-    engine = _engine(
+    check_counts(("--requests", requests), ("--baseline-requests", baseline_requests), ("--rounds", rounds))
+    engine = bench_engine(
         model=model,
         batching=batching,
         max_num_seqs=max_num_seqs
@@ -92,7 +87,7 @@ def throughput(
         makes_text=not no_text,
         json_path=json_path,
     )
-    _run(lambda: run_throughput(options, typer.echo))
+    run_measurement(lambda: run_throughput(options, typer.echo))
 
 
 def waste(
@@ -107,13 +102,13 @@ def waste(
     plot_path: PlotPath = None,
 ) -> None:
     """Count KV slots over time: filled, held in blocks, and what a cache without pages would reserve."""
-    _require()
+    require_bench()
     from pagefleet.engine.bench.waste import WasteOptions, run_waste
 
-    _check_counts(("--requests", requests))
-    engine = _engine(model=model, max_num_seqs=max_num_seqs, block_size=block_size, dtype=dtype, threads=threads)
+    check_counts(("--requests", requests))
+    engine = bench_engine(model=model, max_num_seqs=max_num_seqs, block_size=block_size, dtype=dtype, threads=threads)
     options = WasteOptions(engine=engine, preset=preset, requests=requests, json_path=json_path, plot_path=plot_path)
-    _run(lambda: run_waste(options, typer.echo))
+    run_measurement(lambda: run_waste(options, typer.echo))
 
 
 def block_size(
@@ -129,12 +124,12 @@ def block_size(
     plot_path: PlotPath = None,
 ) -> None:
     """Measure throughput and waste by block size, all sizes in turns."""
-    _require()
+    require_bench()
     from pagefleet.engine.bench.block_size import BlockSizeOptions, run_block_sizes
 
     sizes = sizes or [16, 32, 64, 128]
-    _check_counts(("--requests", requests), ("--rounds", rounds), *(("SIZES", size) for size in sizes))
-    engine = _engine(model=model, max_num_seqs=max_num_seqs, dtype=dtype, threads=threads)
+    check_counts(("--requests", requests), ("--rounds", rounds), *(("SIZES", size) for size in sizes))
+    engine = bench_engine(model=model, max_num_seqs=max_num_seqs, dtype=dtype, threads=threads)
     options = BlockSizeOptions(
         engine=engine,
         block_sizes=sizes,
@@ -144,7 +139,7 @@ def block_size(
         json_path=json_path,
         plot_path=plot_path,
     )
-    _run(lambda: run_block_sizes(options, typer.echo))
+    run_measurement(lambda: run_block_sizes(options, typer.echo))
 
 
 def serving(
@@ -170,7 +165,7 @@ def serving(
     from pagefleet.engine.bench.latencies import Slo
     from pagefleet.engine.bench.serving import ServingOptions, run_serving
 
-    _check_counts(("--requests", requests), ("--vocabulary-size", vocabulary_size))
+    check_counts(("--requests", requests), ("--vocabulary-size", vocabulary_size))
     if most_tokens < 2:
         raise UserMistake(f"--most-tokens {most_tokens} holds no prompt and output: for example --most-tokens 768.")
     for flag, value in (("--rate", rate), ("--speed", speed), ("--slo-ttft", slo_ttft), ("--slo-tpot", slo_tpot)):
@@ -190,7 +185,7 @@ def serving(
         json_path=json_path,
         plot_path=plot_path,
     )
-    _run(lambda: run_serving(options, typer.echo))
+    run_measurement(lambda: run_serving(options, typer.echo))
 
 
 def prefix(
@@ -213,14 +208,14 @@ def prefix(
     require_extra("bench", (*BENCH_MODULES, "httpx"))
     from pagefleet.engine.bench.prefix import PrefixOptions, run_prefix
 
-    _check_counts(
+    check_counts(
         ("--shared-tokens", shared_tokens),
         ("--own-tokens", own_tokens),
         ("--pairs", pairs),
         ("--vocabulary-size", vocabulary_size),
     )
     options = PrefixOptions(
-        engine=_engine(model=model, block_size=block_size, dtype=dtype, threads=threads),
+        engine=bench_engine(model=model, block_size=block_size, dtype=dtype, threads=threads),
         preset=preset,
         shared_tokens=shared_tokens,
         own_tokens=own_tokens,
@@ -230,7 +225,7 @@ def prefix(
         api_key=first_api_key(api_key),
         json_path=json_path,
     )
-    _run(lambda: run_prefix(options, typer.echo))
+    run_measurement(lambda: run_prefix(options, typer.echo))
 
 
 def step(
@@ -245,128 +240,17 @@ def step(
     json_path: JsonPath = None,
 ) -> None:
     """Measure a decode step by the number of running sequences: its time, and what scheduling and Python take of it."""
-    _require()
+    require_bench()
     from pagefleet.engine.bench.step import StepOptions, run_step
 
-    numbers = _numbers("--batches", batches)
-    _check_counts(*(("--batches", number) for number in numbers), ("--context", context), ("--steps", steps))
+    numbers = parse_numbers("--batches", batches)
+    check_counts(*(("--batches", number) for number in numbers), ("--context", context), ("--steps", steps))
     options = StepOptions(
-        engine=_engine(model=model, block_size=block_size, dtype=dtype, threads=threads),
+        engine=bench_engine(model=model, block_size=block_size, dtype=dtype, threads=threads),
         preset=preset,
         batches=numbers,
         context_tokens=context,
         steps=steps,
         json_path=json_path,
     )
-    _run(lambda: run_step(options, typer.echo))
-
-
-def soak(
-    preset: Preset = "S",
-    model: Model = "",
-    duration_s: Annotated[float, typer.Option(help="Seconds that clients send requests.")] = 900.0,
-    clients: Annotated[int, typer.Option(help="Clients, each with one request at a time.")] = 16,
-    seed: Annotated[int, typer.Option(help="Seed of the mixture.")] = 0,
-    max_num_seqs: MaxNumSeqs = 8,
-    max_num_queued_reqs: Annotated[int, typer.Option(help="Requests that may wait before new ones get 503.")] = 8,
-    kv_cache_memory_bytes: Annotated[
-        int | None,
-        typer.Option(
-            parser=parse_bytes, metavar="BYTES", help="Size of the KV cache; default 12Mi, so that some wait."
-        ),
-    ] = None,
-    block_size: BlockSize = 16,
-    dtype: Dtype = "auto",
-    threads: Threads = None,
-    url: Annotated[str, typer.Option(help="Soak this running server instead, with no other clients.")] = "",
-    admin_url: Annotated[str, typer.Option(help="Its admin port, such as http://127.0.0.1:9000.")] = "",
-    pid: Annotated[
-        int | None, typer.Option(help="Its API process, if it runs here: then its memory is judged.")
-    ] = None,
-    api_key: Annotated[str | None, typer.Option(envvar="PAGEFLEET_API_KEY", help="Its key.")] = None,
-    json_path: JsonPath = None,
-) -> None:
-    """Send a server all that a real one meets, for long: nothing may be lost, and its memory must stay flat."""
-    require_extra("bench", (*BENCH_MODULES, "httpx"))
-    from pagefleet.engine.bench.soak import SoakOptions, run_soak
-    from pagefleet.engine.bench.soak_memory import SHORTEST_S
-    from pagefleet.engine.errors import EngineDead
-
-    _check_counts(("--clients", clients))
-    if not SHORTEST_S <= duration_s < float("inf"):
-        raise UserMistake(f"--duration-s {duration_s:g} cannot be judged: {SHORTEST_S:g} or more, such as 900.")
-    if bool(url) != bool(admin_url) or (pid is not None and not url):
-        raise UserMistake("--url needs --admin-url, and --pid needs both: for example http://127.0.0.1:9000.")
-    engine = _engine(
-        model=model,
-        max_num_seqs=max_num_seqs,
-        max_num_queued_reqs=max_num_queued_reqs,
-        kv_cache_memory_bytes=SOAK_KV_CACHE_BYTES if kv_cache_memory_bytes is None else kv_cache_memory_bytes,
-        seed=seed,
-        block_size=block_size,
-        dtype=dtype,
-        threads=threads,
-        scheduling_policy="priority",
-    )
-    options = SoakOptions(
-        engine=engine,
-        preset=preset,
-        url=url,
-        admin_url=admin_url,
-        process_id=pid,
-        api_key=first_api_key(api_key),
-        duration_s=duration_s,
-        clients=clients,
-        seed=seed,
-        json_path=json_path,
-    )
-
-    def soak_and_judge() -> None:
-        try:
-            report = run_soak(options, typer.echo)
-        except EngineDead as error:
-            raise CommandError(str(error)) from error
-        if broken := report["broken_rules"]:
-            raise CommandError(broken)
-
-    _run(soak_and_judge)
-
-
-def _require() -> None:
-    require_extra("bench", BENCH_MODULES)
-
-
-def _engine(**settings: Any) -> EngineConfig:
-    """Return the engine's settings on the CPU; raises UserMistake when one is out of range."""
-    from pagefleet.engine.config import EngineConfig, ServerConfig
-
-    engine = EngineConfig(device="cpu", **settings)
-    named = EngineConfig(device="cpu", **{**settings, "model": settings["model"] or "a preset"})
-    if mistakes := find_mistakes(named, ServerConfig()):
-        raise UserMistake(mistakes)
-    return engine
-
-
-def _check_counts(*counts: tuple[str, int]) -> None:
-    if mistakes := [
-        f"{flag} {value} is too small: the smallest is 1, for example {flag} 8." for flag, value in counts if value < 1
-    ]:
-        raise UserMistake(mistakes)
-
-
-def _numbers(flag: str, text: str) -> list[int]:
-    """Return the whole numbers of a list with commas; raises UserMistake."""
-    try:
-        return [int(part) for part in text.split(",")]
-    except ValueError as error:
-        raise UserMistake(f"{flag} {text} is not a list of whole numbers: for example {flag} 1,8,64.") from error
-
-
-def _run(measure: Callable[[], object]) -> None:
-    """Measure, with the engine's own sentences as the user's."""
-    from pagefleet.engine.errors import RequestRefused, StartupError
-
-    try:
-        measure()
-    except (StartupError, RequestRefused) as error:
-        raise UserMistake(str(error)) from error
+    run_measurement(lambda: run_step(options, typer.echo))

@@ -9,6 +9,7 @@ import typer
 
 from pagefleet.cli import (
     bench_command,
+    bench_gate_command,
     crds_command,
     engine_command,
     operator_command,
@@ -41,8 +42,9 @@ bench_app.command("waste")(bench_command.waste)
 bench_app.command("block-size")(bench_command.block_size)
 bench_app.command("prefix")(bench_command.prefix)
 bench_app.command("step")(bench_command.step)
+bench_app.command("quality")(bench_gate_command.quality)
 bench_app.command("serving")(bench_command.serving)
-bench_app.command("soak")(bench_command.soak)
+bench_app.command("soak")(bench_gate_command.soak)
 app.add_typer(bench_app, name="bench")
 app.command("play")(play_command.play)
 app.command("plan")(plan_command.plan)

@@ -11,7 +11,7 @@ from pagefleet.engine.errors import StartupError
 from pagefleet.engine.kernels.cpu import int8
 from pagefleet.engine.kernels.cpu.int8 import make_int8_kernel, right_products, use_int8
 from pagefleet.engine.layers.linear import Linear
-from pagefleet.engine.layers.quantized import MOST, TorchInt8Linear, quantize_rows
+from pagefleet.engine.layers.quantized import MOST, STEPS, TorchInt8Linear, quantize_inputs, quantize_rows
 from pagefleet.engine.llm import LLM
 from pagefleet.engine.quantization import PARTS
 from pagefleet.engine.sampling_params import SamplingParameters
@@ -30,6 +30,17 @@ def test_rounding() -> None:
     assert rounded.integers.tolist()[:2] == [[64, -127, 32], [0, 0, 0]]
     assert rounded.scales.tolist()[:2] == [pytest.approx(2 / MOST), 0.0]
     assert not rounded.scales[2:].isfinite().any(), "what is not finite shows in the outputs"
+
+
+def test_rounding_of_inputs_covers_their_own_range() -> None:
+    rows = torch.tensor([[1.0, -0.27, 0.5], [2.0, 1.0, 0.0], [0.0, 0.0, 0.0], [1.0, torch.inf, 0.0]])
+    integers, scales = quantize_inputs(rows)
+    assert integers.tolist()[:3] == [[200, -54, 100], [254, 127, 0], [0, 0, 0]]
+    assert scales.tolist()[:3] == pytest.approx([1.27 / STEPS, 2 / STEPS, 0])
+    assert not scales[3].isfinite()
+    many, _ = quantize_inputs(random(4000, 7) * torch.linspace(0.1, 3, 7))
+    spread = many.amax(-1).clamp(min=0) - many.amin(-1).clamp(max=0)
+    assert spread.max() <= 255, "a byte holds a row"
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -54,7 +65,7 @@ def test_every_epilogue(dtype: torch.dtype, has_bias: bool) -> None:
 
 @pytest.mark.parametrize("inputs", [1, 2, 3, 64, 71])
 def test_any_depth(inputs: int) -> None:
-    weight, rows = random(40, inputs, seed=1), random(9, inputs)
+    weight, rows = random(40, inputs, seed=1), random(9, inputs) + torch.linspace(-3, 3, 9)[:, None]
     expected = TorchInt8Linear(weight, None).wide(rows)
     assert torch.allclose(make_int8_kernel("c", Linear(weight)).wide(rows), expected, atol=1e-5)
 

@@ -1,6 +1,6 @@
 """The code of the AVX512 levels on any CPU: 16 lanes, spread over narrower registers by the compiler.
 
-What stays untested without AVX512 are its intrinsics: broadcast, maximum, minimum, and the product of pairs.
+What stays untested without AVX512 are its intrinsics: broadcast, maximum, minimum, the products of pairs and of bytes.
 """
 
 import subprocess
@@ -35,7 +35,7 @@ def wide(tmp_path_factory: pytest.TempPathFactory) -> KernelLibrary:
     flags = [flag for flag in build.FLAGS if flag != "-O3"]
     command = [compiler, *flags, "-O1", *build.LEVELS["avx2"], "-DEMULATE_AVX512", "-Wno-psabi", "-o", str(path)]
     subprocess.run([*command, *map(str, sorted(build.SOURCES.glob("*.c")))], check=True)
-    return KernelLibrary(path, "avx512")
+    return KernelLibrary(path, "avx512-bf16")
 
 
 @pytest.fixture(autouse=True)
@@ -66,6 +66,8 @@ def test_products(dtype: torch.dtype) -> None:
         test_cpu_linear.test_every_epilogue("c", dtype, 1e-5 if dtype == torch.float32 else 0.05, has_bias)
     test_cpu_linear.test_a_batch_gives_the_same_bits(dtype)
     test_cpu_int8.test_every_epilogue(dtype, True)
+    test_cpu_int8.test_any_depth(71)
+    test_cpu_int8.test_a_row_that_is_not_finite_stays_so_and_alone("c", torch.nan)
     test_cpu_int8.test_a_batch_gives_the_same_bits(dtype)
 
 

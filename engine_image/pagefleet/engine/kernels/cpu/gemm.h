@@ -19,6 +19,7 @@ typedef struct {
     const char *first; /* row 0, whether or not it is among them */
     int64_t stride_bytes;
     const float *scales; /* of quantized rows, from row 0 on */
+    const float *zeros;  /* of quantized rows: the integers that stand for 0, from row 0 on */
 } input_rows;
 
 #if PARTS == 2
@@ -30,7 +31,7 @@ INLINE input_rows widened_rows(const gemm_arguments *a, int64_t begin, int64_t e
         const element *input = (const element *)a->input + row * a->input_stride;
         for (int64_t i = 0; i < width; i++) space[(row - begin) * width + i] = load_element(input + i);
     }
-    return (input_rows){(const char *)(space - begin * width), width * (int64_t)sizeof(float), 0};
+    return (input_rows){(const char *)(space - begin * width), width * (int64_t)sizeof(float), 0, 0};
 }
 
 #define INPUT_SPACE(a, rows) ((rows) * (a)->words * PAIR)
@@ -38,7 +39,7 @@ INLINE input_rows widened_rows(const gemm_arguments *a, int64_t begin, int64_t e
 #else
 #define INPUT_SPACE(a, rows) 1
 #define INPUT_ROWS(a, begin, end, space) \
-    ((void)(space), (input_rows){(a)->input, (a)->input_stride * (int64_t)sizeof(element), 0})
+    ((void)(space), (input_rows){(a)->input, (a)->input_stride * (int64_t)sizeof(element), 0, 0})
 #endif
 #define INPUT_PARTS PARTS
 #define LOAD_WEIGHT(address, part) part_of(load(address), part)

@@ -10,7 +10,7 @@ from pagefleet.engine.kernels.cpu.library import load_library
 from pagefleet.engine.kernels.cpu.linear import CpuInt8Linear
 from pagefleet.engine.kernels.cpu.probe import LINEAR_BACKENDS, PROBE_OUTPUTS, Product, choose, measure, probe_inputs
 from pagefleet.engine.layers.linear import Linear, LinearKernel, gate_and_multiply
-from pagefleet.engine.layers.quantized import TorchInt8Linear, quantize_rows
+from pagefleet.engine.layers.quantized import TorchInt8Linear, quantize_inputs, quantize_rows
 
 logger = logging.getLogger(__name__)
 
@@ -26,7 +26,8 @@ class OneDnnInt8Linear:
         quantized = quantize_rows(weight)
         self.nbytes = quantized.nbytes + (0 if bias is None else bias.nbytes)
         self._scales = quantized.scales
-        self._zeros = torch.zeros(len(weight), dtype=torch.int64)
+        self._weight_zeros = torch.zeros(len(weight), dtype=torch.int64)
+        self._sums = quantized.integers.sum(-1) * quantized.scales
         self._weight = operators.qlinear_prepack(quantized.integers, None)
         self._bias = None if bias is None else bias.float()
         self._dtype = weight.dtype
@@ -38,11 +39,13 @@ class OneDnnInt8Linear:
 
     def wide(self, rows: torch.Tensor) -> torch.Tensor:
         """Map to float32."""
-        inputs = quantize_rows(rows)
-        shifted = (inputs.integers.to(torch.int16) + 128).to(torch.uint8)
-        arguments = (shifted, 1.0, 128, self._weight, self._scales, self._zeros)
+        integers, scales = quantize_inputs(rows)
+        zeros = -integers.amin(-1, keepdim=True).clamp(max=0)
+        shifted = (integers + zeros).to(torch.uint8)
+        arguments = (shifted, 1.0, 128, self._weight, self._scales, self._weight_zeros)
         sums = self._multiply(*arguments, None, 1.0, 0, torch.float32, "none", [], "")
-        scaled: torch.Tensor = sums * inputs.scales[:, None]
+        # oneDNN takes one zero point for all rows: 128 leaves the least to be taken back here.
+        scaled: torch.Tensor = (sums - (zeros - 128) * self._sums) * scales[:, None]
         return scaled if self._bias is None else scaled + self._bias
 
     def add_to(self, residual: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
