@@ -18,6 +18,7 @@ WITHOUT_FLAG = {"stall_timeout_s"}  # a probe's constant
 def test_every_setting_has_a_flag_with_the_same_default() -> None:
     flags = {name: parameter.default for name, parameter in inspect.signature(engine_command.serve).parameters.items()}
     flags["api_keys"] = flags.pop("api_key") or ()  # a flag that repeats is a list, or nothing
+    flags["quantization_ignore"] = tuple(flags["quantization_ignore"].split(","))
     settings = {
         field.name.removesuffix("_s"): field.default
         if field.default is not msgspec.NODEFAULT
