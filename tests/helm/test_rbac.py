@@ -11,6 +11,7 @@ from pathlib import Path
 
 from pagefleet.api.labels import SERVICE_LABEL
 from tests.cluster.cluster import Cluster
+from tests.cluster.paths import ClusterError
 from tests.helm.chart import CHART, Object, objects
 
 Right = tuple[str, str, str]
@@ -68,8 +69,8 @@ def used(audit_log: Path, user: str) -> tuple[set[Right], list[str]]:
 
 
 @contextmanager
-def operator(cluster: Cluster, namespace: str, account: str) -> Iterator[subprocess.Popen[str]]:
-    """Run the operator on this machine as the chart's account."""
+def operator(cluster: Cluster, namespace: str, account: str, log: Path) -> Iterator[None]:
+    """Run the operator on this machine as the chart's account; a failure tells what it said last."""
     kubeconfig = cluster.account_kubeconfig(namespace, account)
     environment = {
         **os.environ,
@@ -78,12 +79,15 @@ def operator(cluster: Cluster, namespace: str, account: str) -> Iterator[subproc
         "PAGEFLEET_HUB": "off",
     }
     command = [sys.executable, "-m", "pagefleet.cli", "operator", "run", f"--kubeconfig={kubeconfig}", "--http-port=0"]
-    process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
+    with log.open("w") as file:  # a pipe that nobody reads would fill up and stop it
+        process = subprocess.Popen(command, env=environment, stderr=file)
     try:
-        yield process
+        yield
+    except (AssertionError, ClusterError) as error:
+        raise AssertionError(f"{error}; the operator said: {log.read_text()[-4000:]}") from error
     finally:
         process.terminate()
-        process.communicate(timeout=30)
+        process.wait(timeout=30)
 
 
 def wait_until(holds: Callable[[], bool], timeout_s: float) -> bool:
@@ -94,7 +98,7 @@ def wait_until(holds: Callable[[], bool], timeout_s: float) -> bool:
     return came_true
 
 
-def test_the_operator_uses_what_it_is_granted_and_nothing_else(api_cluster: Cluster) -> None:
+def test_the_operator_uses_what_it_is_granted_and_nothing_else(api_cluster: Cluster, tmp_path: Path) -> None:
     optional_kinds = str(Path(__file__).parent / "optional_kinds.yaml")
     with api_cluster.fake_nodes(1, prefix="rbac"), api_cluster.namespace("rbac") as namespace:
         where, user = f"--namespace={namespace}", f"system:serviceaccount:{namespace}:fleet-pagefleet"
@@ -111,10 +115,10 @@ def test_the_operator_uses_what_it_is_granted_and_nothing_else(api_cluster: Clus
             can_list = ("auth", "can-i", "list", "inferencepools.inference.networking.k8s.io", f"--as={user}")
             assert wait_until(lambda: api_cluster.kubectl(*can_list, check=False).returncode == 0, 30)
             rights = granted(objects(api_cluster.helm("get", "manifest", "fleet", where).stdout))
-            with operator(api_cluster, namespace, "fleet-pagefleet"):
+            with operator(api_cluster, namespace, "fleet-pagefleet", tmp_path / "operator.log"):
                 for sequences in (8, 16):  # the second makes a revision, and the first one's objects go
                     api_cluster.kubectl("apply", where, "-f", "-", input=SERVICE.format(sequences=sequences))
-                    api_cluster.kubectl("wait", "--for=condition=Ready", "pf/chat", where, "--timeout=60s")
+                    api_cluster.kubectl("wait", "--for=condition=Ready", "pf/chat", where, "--timeout=90s")
                 assert wait_until(lambda: len(revisions()) == 1, 60), "the first revision stays"
                 wait_until(lambda: rights <= used(api_cluster.audit_log, user)[0] | {*UNSEEN}, 10)
         finally:
