@@ -58,6 +58,7 @@ def throughput(
     dtype: Dtype = "auto",
     threads: Threads = None,
     json_path: JsonPath = None,
+    plot_path: PlotPath = None,
 ) -> None:
     """Run a fixed offline workload: tokens per second, the share of the machine's roofline, ratios to others.
 
@@ -86,6 +87,7 @@ def throughput(
         rounds=rounds,
         makes_text=not no_text,
         json_path=json_path,
+        plot_path=plot_path,
     )
     run_measurement(lambda: run_throughput(options, typer.echo))
 

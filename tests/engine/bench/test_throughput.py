@@ -112,12 +112,20 @@ def test_roofline_by_hand() -> None:
 
 def test_against_transformers(tmp_path: Path) -> None:
     lines: list[str] = []
-    path = tmp_path / "report.json"
+    path, picture = tmp_path / "report.json", tmp_path / "report.png"
     options = ThroughputOptions(
-        engine=ENGINE, compare="hf", requests=6, baseline_requests=3, rounds=2, json_path=path, measure=tiny_rates
+        engine=ENGINE,
+        compare="hf",
+        requests=6,
+        baseline_requests=3,
+        rounds=2,
+        json_path=path,
+        plot_path=picture,
+        measure=tiny_rates,
     )
     report = run_throughput(options, lines.append)
     assert json.loads(path.read_text()) == report
+    assert picture.read_bytes().startswith(b"\x89PNG")
     assert {"output_tokens_per_second", "roofline_fraction", "cpu"} <= set(report)
     assert set(report["ratios"]) == {"hf_sequential", "hf_static16"}  # type: ignore[call-overload]
     requests = short_requests(512, 6)

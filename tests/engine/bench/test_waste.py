@@ -9,7 +9,7 @@ import pytest
 
 from pagefleet.engine.bench import block_size, waste
 from pagefleet.engine.bench.block_size import BlockSizeOptions, run_block_sizes
-from pagefleet.engine.bench.plot import WITHOUT_MATPLOTLIB, Line, Panel, write_plot
+from pagefleet.engine.bench.plot import WITHOUT_MATPLOTLIB, Bars, Line, Panel, write_plot
 from pagefleet.engine.bench.slots import SlotSample, waste_of
 from pagefleet.engine.bench.waste import WasteOptions, run_waste
 from pagefleet.engine.bench.workload import log_uniform_requests
@@ -84,7 +84,8 @@ PANEL = Panel(x_label="x", y_label="y", lines=[Line("a", [0, 1], [1, 2]), Line("
 def test_a_picture(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="matplotlib is not installed: run make install")
     lines: list[str] = []
-    assert write_plot(tmp_path / "p.png", [PANEL, PANEL], title="t", say=lines.append)
+    bars = Bars(y_label="y", values={"a": 1.0, "b": 3.0}, limit=("most", 4.0))
+    assert write_plot(tmp_path / "p.png", [PANEL, bars], title="t", say=lines.append)
     assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")
     assert lines == [f"picture: {tmp_path / 'p.png'}"]
 

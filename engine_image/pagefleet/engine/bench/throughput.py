@@ -15,6 +15,7 @@ import torch
 from pagefleet.engine.bench.contest import Entry, run_rounds, same_outputs
 from pagefleet.engine.bench.machine_rates import cpu_name, measure_rates
 from pagefleet.engine.bench.our_engine import OurEngine, model_sizes
+from pagefleet.engine.bench.plot import Bars, write_plot
 from pagefleet.engine.bench.roofline import MachineRates, Roofline, roofline
 from pagefleet.engine.bench.setup import fitted, model_folder, workload_of
 from pagefleet.engine.bench.tables import check_writable, text_table, write_json
@@ -52,12 +53,14 @@ class ThroughputOptions:
     makes_text: bool = True
     """Outputs become text; False is for models without a tokenizer."""
     json_path: Path | None = None
+    plot_path: Path | None = None
     measure: Callable[[torch.dtype], MachineRates] = measure_rates
 
 
 def run_throughput(options: ThroughputOptions, say: Say) -> dict[str, object]:
     """Measure, print and return the report; raises StartupError or RequestRefused with the sentence for the user."""
     check_writable("--json", options.json_path)
+    check_writable("--plot", options.plot_path)
     folder = model_folder(options.engine.model, options.preset)
     requests = workload_of(folder, options.requests)
     config = fitted(options.engine, folder, requests)
@@ -84,6 +87,7 @@ def run_throughput(options: ThroughputOptions, say: Say) -> dict[str, object]:
     report = _report(options, ours, entries, best, ideal)
     _print(report, entries, ideal, say)
     write_json(report, options.json_path)
+    _plot(options.plot_path, report, entries, ideal, say)
     return report
 
 
@@ -196,6 +200,24 @@ def _print(report: dict[str, object], entries: list[Entry], ideal: Roofline, say
         same = report["same_outputs"]
         assert isinstance(same, dict)  # noqa: S101 - made above
         say("same tokens: " + ", ".join(f"{name} {each['same']} of {each['of']}" for name, each in same.items()))
+
+
+def _plot(path: Path | None, report: dict[str, object], entries: list[Entry], ideal: Roofline, say: Say) -> None:
+    limit = ("this machine's roofline", entries[0].runs[0].output_tokens / ideal.ideal_s)
+    panels = [
+        Bars(
+            y_label="output tokens per second",
+            values={entry.contestant.name: entry.tokens_per_s for entry in entries},
+            limit=limit,
+        ),
+        Bars(
+            y_label="output tokens per second of own CPU time",
+            values={entry.contestant.name: entry.tokens_per_cpu_s for entry in entries},
+            limit=limit,
+        ),
+    ]
+    what = f"{report['requests']} requests, {report['model']}, {report['dtype']}"
+    write_plot(path, panels, title=f"{what}, {report['threads']} threads, {report['cpu']}", say=say)
 
 
 def _what_is_on(report: dict[str, object]) -> str:
