@@ -38,7 +38,7 @@ class TuningSpec(ApiModel):
     """What the planner may try by itself. A knob set under `engine` is never changed."""
 
     mode: TuningMode = TuningMode.RECOMMEND
-    """Off, Recommend or Auto, which fills what is left out under `engine` once for each spec. Write "Off" in quotes."""
+    """Off, Recommend or Auto, which fills what `engine` lacks. YAML reads a bare Off as false: write it in quotes."""
     objective: TuningObjective = TuningObjective.THROUGHPUT
     """What to improve: throughput, latency or cost."""
     allow: TuningAllowance = Field(default=TuningAllowance())
