@@ -7,11 +7,13 @@ import torch
 from transformers import LlamaConfig
 
 from pagefleet.api.v1alpha1 import KvCacheDtype, WeightQuantization
-from pagefleet.capacity import read_model
+from pagefleet.capacity import PlanRequest, find_accelerator, make_plan, read_model
 from pagefleet.capacity.engine_profile import PAGEFLEET_CPU, PAGEFLEET_CUDA, EngineProfile
 from pagefleet.capacity.kv_formats import AUTO, KV_FORMATS, kv_block_bytes, resolve_kv_format
 from pagefleet.capacity.weight_facts import Role
 from pagefleet.capacity.weight_formats import DTYPE_BYTES, WEIGHT_FORMATS, weights_bytes
+from pagefleet.cli import engine_command
+from pagefleet.cli.main import run
 from pagefleet.cli.plan.safetensors_headers import read_headers, read_json
 from pagefleet.engine.config import EngineConfig
 from pagefleet.engine.device import DTYPES
@@ -23,6 +25,7 @@ from pagefleet.engine.quantization import QUANTIZATIONS
 from pagefleet.engine.startup import DEFAULT_BUDGET_TOKENS, SAMPLING_COPIES
 from pagefleet.engine.weights import load_config
 from pagefleet.operator.plan.engine_arguments import KV_CACHE_FLAGS
+from tests.support.checkpoints import dense
 from tests.support.tiny_families import family_config
 from tests.support.tiny_models import save_random_model
 
@@ -58,6 +61,27 @@ def test_the_formats_are_the_engines(profile: EngineProfile, device: str) -> Non
     assert set(profile.kv_cache) == words
     assert set(DTYPE_BYTES) == set(DTYPES)
     assert profile.weights == (QUANTIZATIONS if device == "cpu" else ("none",))
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_a_plan_can_be_typed_as_the_engines_flags(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[EngineConfig] = []
+
+    def keep(engine: EngineConfig, _: object) -> int:
+        started.append(engine)
+        return 0
+
+    monkeypatch.setattr(engine_command, "_run", keep)
+    facts = read_model(
+        "m", *dense(layers=2, hidden=64, intermediate=128, heads=4, kv_heads=2, head_dim=16, vocabulary=512)
+    )
+    accelerator = find_accelerator("cpu", memory_bytes=2**35)
+    plan = make_plan(PlanRequest(model=facts, accelerator=accelerator, engine=PAGEFLEET_CPU, dtype=dtype))
+    assert (
+        run(["engine", "serve", "m", *(text for each in plan.choices for text in (f"--{each.knob}", each.value))]) == 0
+    )
+    assert (started[0].dtype, started[0].kv_cache_dtype, started[0].quantization) == (dtype, dtype, "none")
+    assert started[0].max_num_seqs == plan.knobs.max_num_seqs
 
 
 def test_the_words_are_the_resources() -> None:

@@ -54,6 +54,11 @@ def resolve_kv_format(name: str, compute_dtype: str) -> str:
     return name
 
 
+def flag_word(name: str) -> str:
+    """Return a format as the engine's flag spells it."""
+    return "bfloat16" if name == "bf16" else name
+
+
 def check_block_size(name: str, block_size: int) -> None:
     """Refuse a block size that is illegal for a format; raises CannotPlan."""
     if block_size < 1:

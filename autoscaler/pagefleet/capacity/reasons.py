@@ -1,7 +1,7 @@
 """Why each knob has its value: one sentence with the numbers behind it."""
 
 from pagefleet.capacity.candidate import Candidate
-from pagefleet.capacity.kv_formats import KV_FORMATS
+from pagefleet.capacity.kv_formats import KV_FORMATS, flag_word
 from pagefleet.capacity.plan import Choice
 from pagefleet.capacity.request import PlanRequest
 from pagefleet.capacity.step_time import OBJECTIVE_SHARE
@@ -16,8 +16,10 @@ def explain(request: PlanRequest, chosen: Candidate) -> tuple[Choice, ...]:
     knobs = chosen.knobs
     return (
         Choice("dtype", knobs.compute_dtype, _dtype(request)),
-        Choice("weights", knobs.weights, _format(request.allowed.weights, "the checkpoint's own precision")),
-        Choice("kv-cache-dtype", knobs.kv_cache, _format(request.allowed.kv_cache, "the precision of the model")),
+        Choice("quantization", knobs.weights, _format(request.allowed.weights, "the checkpoint's own precision")),
+        Choice(
+            "kv-cache-dtype", flag_word(knobs.kv_cache), _format(request.allowed.kv_cache, "the precision of the model")
+        ),
         Choice("block-size", str(knobs.block_size), _block_size(request, chosen)),
         Choice("gpu-memory-utilization", f"{knobs.gpu_memory_utilization:g}", _utilization(request)),
         Choice("max-model-len", str(chosen.max_model_len), _max_model_len(request, chosen)),

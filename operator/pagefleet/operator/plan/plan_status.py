@@ -110,7 +110,7 @@ _TUNED = {
     "block-size": "block_size",
     "max-num-seqs": "max_num_seqs",
     "max-num-batched-tokens": "max_num_batched_tokens",
-    "weights": "weights",
+    "quantization": "weights",
     "kv-cache-dtype": "kv_cache",
 }
 """Knobs of a plan by the names that they have among the tuned ones."""
