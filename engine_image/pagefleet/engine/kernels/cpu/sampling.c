@@ -6,15 +6,6 @@
 
 #define BLOCK 256 /* weights of one partial sum */
 
-static float row_largest(const float *row, int64_t width) { /* not a number counts as nothing */
-    vfloat most = splat(-INFINITY);
-    int64_t i = 0;
-    for (; i + LANES <= width; i += LANES) most = largest(load(row + i), most);
-    float best = largest_of(most);
-    for (; i < width; i++) best = row[i] > best ? row[i] : best;
-    return best;
-}
-
 #define STRETCH 1024 /* logits that are searched at once */
 #define CHAINS 4      /* a comparison takes as long as four of them that do not wait for each other */
 
@@ -152,7 +143,8 @@ static void keep_top_k(float *weights, int64_t width, int64_t k) {
 
 /* Turn logits into weights, of which the best is 1; what is less than `min_p` of it is zero. */
 static void soften_row(float *row, int64_t width, float temperature, float min_p) {
-    const float best = row_largest(row, width);
+    int is_number = 1; /* what is not a number weighs nothing */
+    const float best = largest_between(row, 0, width, &is_number);
     for (int64_t i = 0; i < width; i += LANES) {
         float tail[LANES];
         int64_t count = width - i < LANES ? width - i : LANES;
