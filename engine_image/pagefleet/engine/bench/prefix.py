@@ -25,7 +25,7 @@ from pagefleet.engine.bench.first_token import (
 from pagefleet.engine.bench.machine_rates import cpu_name
 from pagefleet.engine.bench.our_engine import OurEngine
 from pagefleet.engine.bench.setup import model_folder
-from pagefleet.engine.bench.tables import check_writable, text_table, write_json
+from pagefleet.engine.bench.tables import check_writable, text_table, threads_text, write_json
 from pagefleet.engine.config import EngineConfig
 from pagefleet.engine.core import EngineCore
 from pagefleet.engine.errors import StartupError
@@ -159,7 +159,7 @@ def _rounded(seconds: float | None) -> float | None:
 
 
 def _print(report: dict[str, object], pairs: Sequence[Pair], say: Say) -> None:
-    where = report.get("url") or f"{report['cpu']}, {report['threads']} threads, {report['dtype']}, {report['model']}"
+    where = report.get("url") or f"{report['cpu']}, {threads_text(report)}, {report['dtype']}, {report['model']}"
     say(
         f"{where}: {report['shared_tokens']} shared and {report['own_tokens']} own prompt tokens, {len(pairs)} pairs, "
         "medians of the time to the first token"

@@ -17,8 +17,8 @@ import torch
 from tqdm import tqdm
 
 from pagefleet.engine.bench.agreement import Agreement
-from pagefleet.engine.bench.presets import PRESETS, preset_folder
 from pagefleet.engine.bench.quality_text import read_text, windows_of
+from pagefleet.engine.bench.setup import model_folder
 from pagefleet.engine.bench.tables import check_writable, text_table, write_json
 from pagefleet.engine.bench.teacher_forcing import model_of, teacher_forced_rows
 from pagefleet.engine.config import EngineConfig
@@ -142,11 +142,7 @@ def _check_choices(choices: Sequence[Choice]) -> None:
 
 def _settings(options: QualityOptions) -> EngineConfig:
     """Return settings for one window at a time; raises StartupError for a preset that there is not."""
-    model = options.engine.model
-    if not model:
-        if options.preset not in PRESETS:
-            raise StartupError(f"--preset {options.preset} is unknown; use {', '.join(PRESETS)}")
-        model = str(preset_folder(options.preset))
+    model = options.engine.model or str(model_folder("", options.preset))
     return msgspec.structs.replace(
         options.engine, model=model, max_num_seqs=1, max_num_batched_tokens=STEP_TOKENS, enable_prefix_caching=False
     )

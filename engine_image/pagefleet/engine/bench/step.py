@@ -23,7 +23,7 @@ from pagefleet.engine.bench.our_engine import OurEngine, model_sizes
 from pagefleet.engine.bench.roofline import MachineRates
 from pagefleet.engine.bench.setup import model_folder
 from pagefleet.engine.bench.step_parts import PartTimers, StepParts
-from pagefleet.engine.bench.tables import check_writable, text_table, write_json
+from pagefleet.engine.bench.tables import check_writable, text_table, threads_text, write_json
 from pagefleet.engine.bench.workload import SEED
 from pagefleet.engine.config import EngineConfig
 from pagefleet.engine.core import EngineCore
@@ -205,7 +205,7 @@ def _add(core: EngineCore, prompts: Sequence[list[int]], *, output_tokens: int) 
 
 def _print(report: dict[str, object], measured: Sequence[BatchSteps], say: Say) -> None:
     say(
-        f"{report['cpu']}, {report['threads']} threads, {report['dtype']}, {report['model']}: decode steps at "
+        f"{report['cpu']}, {threads_text(report)}, {report['dtype']}, {report['model']}: decode steps at "
         f"{report['context_tokens']} tokens of context, greedy, {len(measured[0].steps)} for each number of sequences"
     )
     rows = [

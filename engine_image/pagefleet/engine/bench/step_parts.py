@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from typing import Any
-from unittest import mock
 
 from pagefleet.engine import sampler
+from pagefleet.engine.bench.replaced import replaced
 from pagefleet.engine.core import EngineCore
 from pagefleet.engine.messages import StepOutputs
 
@@ -71,7 +71,7 @@ class PartTimers(AbstractContextManager["PartTimers"]):
     def _wrap(self, owner: object, names: Sequence[str], add: Callable[[float], None]) -> None:
         for name in names:
             timed = _timed(getattr(owner, name), add)
-            self._patches.enter_context(mock.patch.object(owner, name, timed))
+            self._patches.enter_context(replaced(owner, name, timed))
 
 
 def _timed(function: Callable[..., Any], add: Callable[[float], None]) -> Callable[..., Any]:

@@ -21,6 +21,11 @@ def text_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     return "\n".join(lines)
 
 
+def threads_text(report: dict[str, object]) -> str:
+    """Return with how many threads a report was measured."""
+    return "1 thread" if report["threads"] == 1 else f"{report['threads']} threads"
+
+
 def check_writable(flag: str, path: Path | None) -> None:
     """Raise StartupError when a file cannot be written: to be known before minutes of measuring, not after."""
     if path is None:

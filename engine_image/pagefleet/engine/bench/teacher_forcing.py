@@ -1,10 +1,10 @@
 """Known tokens through the engine's own scheduler, blocks, runner and model: the logits of every position."""
 
 from collections.abc import Iterator, Sequence
-from unittest import mock
 
 import torch
 
+from pagefleet.engine.bench.replaced import replaced
 from pagefleet.engine.core import EngineCore
 from pagefleet.engine.errors import StartupError
 from pagefleet.engine.messages import AddRequest
@@ -37,7 +37,7 @@ def teacher_forced_rows(core: EngineCore, token_ids: Sequence[int]) -> Iterator[
     sampling = SamplingParameters(max_tokens=1, temperature=0.0, ignore_eos=True, prompt_logprobs=0)
     core.add_all([AddRequest(request_id="text", prompt_token_ids=list(token_ids), sampling=sampling)])
     rows_left = len(token_ids) - 1
-    with mock.patch.object(model, "logits", kept):
+    with replaced(model, "logits", kept):
         for step in core.steps():
             if any(output.finish_reason == "error" for output in step.outputs):
                 raise StartupError("the model's states are not finite on this text; use --dtype float32")

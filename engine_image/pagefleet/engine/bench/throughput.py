@@ -18,7 +18,7 @@ from pagefleet.engine.bench.our_engine import OurEngine, model_sizes
 from pagefleet.engine.bench.plot import Bars, write_plot
 from pagefleet.engine.bench.roofline import MachineRates, Roofline, roofline
 from pagefleet.engine.bench.setup import fitted, model_folder, workload_of
-from pagefleet.engine.bench.tables import check_writable, text_table, write_json
+from pagefleet.engine.bench.tables import check_writable, text_table, threads_text, write_json
 from pagefleet.engine.bench.transformers_engine import (
     TransformersEngine,
     load_transformers,
@@ -164,7 +164,7 @@ def _report(
 def _print(report: dict[str, object], entries: list[Entry], ideal: Roofline, say: Say) -> None:
     first = entries[0]
     say(
-        f"{report['cpu']}, {_threads(report)}, {report['dtype']}, {report['model']}: {report['requests']} "
+        f"{report['cpu']}, {threads_text(report)}, {report['dtype']}, {report['model']}: {report['requests']} "
         f"requests, {report['prompt_tokens']} prompt and {report['output_tokens']} output tokens, greedy, all there at "
         f"once; {report['steps']} steps of at most {report['max_num_seqs']} sequences"
     )
@@ -217,7 +217,7 @@ def _plot(path: Path | None, report: dict[str, object], entries: list[Entry], id
         ),
     ]
     what = f"{report['requests']} requests, {report['model']}, {report['dtype']}"
-    write_plot(path, panels, title=f"{what}, {_threads(report)}, {report['cpu']}", say=say)
+    write_plot(path, panels, title=f"{what}, {threads_text(report)}, {report['cpu']}", say=say)
 
 
 def _what_is_on(report: dict[str, object]) -> str:
@@ -227,10 +227,6 @@ def _what_is_on(report: dict[str, object]) -> str:
     share = report["text_share_of_cpu_time"]
     assert isinstance(share, float)  # noqa: S101 - made above
     return f"on: {hashing}, detokenisation and a stop string, which take {share:.1%} of our CPU time"
-
-
-def _threads(report: dict[str, object]) -> str:
-    return "1 thread" if report["threads"] == 1 else f"{report['threads']} threads"
 
 
 def _share(fraction: object) -> str:
