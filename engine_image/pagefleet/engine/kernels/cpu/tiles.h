@@ -2,7 +2,7 @@
  *
  *   TILES(name)            the name of one of its functions
  *   WEIGHT_BYTES           of one word of the weight
- *   INPUT_PARTS                  floats or words of the input for each word of the weight
+ *   INPUT_PARTS            floats or words of the input for each word of the weight
  *   LOAD_WEIGHT(address, part), ADD_PRODUCT(sum, weight, input)
  *   INPUT_SPACE(a, rows)   floats that the rows need to be got ready
  *   INPUT_ROWS(a, begin, end, space)   the rows as tiles read them
