@@ -10,9 +10,10 @@ on demand, so at most `block_size - 1` slots of a sequence are unused. Blocks ar
 """
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pagefleet.engine.free_list import FreeList
+from pagefleet.engine.plain_slots import PlainSlots
 from pagefleet.engine.prefix_cache import PrefixCache, extend_hashes
 
 
@@ -31,11 +32,13 @@ class _Table:
     """Tokens that the blocks hold, or will after the step that is being made."""
     stored_blocks: int = 0
     """Leading blocks that were offered to the cache."""
+    closed_blocks: int = 0
+    """Leading blocks that are full and computed, of which a packed cache reads no plain copy but sinks'."""
 
 
 @dataclass(frozen=True, slots=True)
 class BlockCopy:
-    """Copy one block to another before the step's first write."""
+    """Copy one block to another before the step's first write; in a packed cache these are plain slots."""
 
     source: int
     target: int
@@ -51,7 +54,9 @@ class BlockManager:
         block_size: int,
         has_prefix_cache: bool = True,
         keeps_events: bool = False,
+        plain_slots: PlainSlots | None = None,
     ) -> None:
+        """Begin with all blocks free; `plain_slots` are those of a packed cache."""
         self.blocks_total = blocks_total
         self.block_size = block_size
         self.has_prefix_cache = has_prefix_cache
@@ -61,6 +66,7 @@ class BlockManager:
         self._free = FreeList(blocks_total)
         self._cached = 0  # how many of `_free` the cache finds
         self._references = [0] * blocks_total
+        self._plain = plain_slots
         self._tables: dict[str, _Table] = {}
         self._tainted: set[int] = set()
         self._blocks_to_zero: list[int] = []
@@ -164,9 +170,12 @@ class BlockManager:
             if self._references[block] == 0:
                 self._free.remove(block)
                 self._cached -= 1
+                if self._plain is not None:
+                    self._plain.set_active(block)
             self._references[block] += 1
             self.cache.hit(block, self.now_s)
-        self._tables[sequence_id] = _Table(list(found), len(found) * self.block_size, len(found))
+        count = len(found)
+        self._tables[sequence_id] = _Table(list(found), count * self.block_size, count, count)
 
     def allocate(self, sequence_id: str, tokens: int) -> BlockCopy | None:
         """Grow the sequence's table to hold `tokens` tokens in all; raises OutOfBlocks and changes nothing.
@@ -183,9 +192,11 @@ class BlockManager:
         table = self._tables.setdefault(sequence_id, _Table())
         copy = None
         if tokens > table.tokens and self._is_tail_shared(table):
-            copy = BlockCopy(source=table.blocks[-1], target=self._take())
-            self._references[copy.source] -= 1
-            table.blocks[-1] = copy.target
+            source, target = table.blocks[-1], self._take()
+            self._references[source] -= 1
+            table.blocks[-1] = target
+            # The slots of now: a preemption later in this step may give the source's to another block.
+            copy = BlockCopy(*(self._plain.slots_of(source, target) if self._plain else (source, target)))
         for _ in range(self.blocks_for(tokens) - len(table.blocks)):
             table.blocks.append(self._take())
         table.tokens = tokens
@@ -196,12 +207,16 @@ class BlockManager:
         table = self._tables[sequence_id]
         for block in table.blocks:
             self._references[block] += 1
-        self._tables[child_id] = _Table(list(table.blocks), table.tokens, table.stored_blocks)
+        self._tables[child_id] = replace(table, blocks=list(table.blocks))
 
     def store_full(self, sequence_id: str, token_ids: list[int], hashes: list[bytes]) -> None:
         """Let others find the sequence's full blocks, whose values must be computed and finite; extends `hashes`."""
         table = self._tables[sequence_id]
         full = table.tokens // self.block_size
+        if self._plain is not None:
+            for block in table.blocks[max(table.closed_blocks, self._plain.sink_blocks) : full]:
+                self._plain.release(block)
+            table.closed_blocks = full
         if not self.has_prefix_cache or full == table.stored_blocks:
             return
         if len(hashes) <= full:
@@ -224,8 +239,12 @@ class BlockManager:
                 self.cache.touch(block, self.now_s)
                 self._cached += 1
                 self._free.push_last(block)
+                if self._plain is not None:
+                    self._plain.set_idle(block)
             else:
                 self._free.push_first(block)
+                if self._plain is not None:
+                    self._plain.release(block, is_tainted=block in self._tainted)
 
     def taint(self, sequence_id: str) -> None:
         """Mark the sequence's blocks as holding values that are not finite.
@@ -236,15 +255,17 @@ class BlockManager:
             self.cache.remove(block, self.now_s)
             self._tainted.add(block)
 
-    def take_blocks_to_zero(self) -> list[int]:
-        """Return the tainted blocks that have been given out since the last call."""
+    def take_to_zero(self) -> tuple[list[int], list[int]]:
+        """Return the tainted blocks, and the tainted plain slots, that have been given out since the last call."""
         taken, self._blocks_to_zero = self._blocks_to_zero, []
-        return taken
+        return taken, [] if self._plain is None else self._plain.take_slots_to_zero()
 
     def clear_cache(self) -> None:
         """Let nothing be found that is computed up to now."""
         self.cache.clear()
         self._cached = 0
+        if self._plain is not None:
+            self._plain.release_idle()
 
     # ---- parts -------------------------------------------------------------------------------------------------------
 
@@ -260,7 +281,18 @@ class BlockManager:
             self._tainted.discard(block)
             self._blocks_to_zero.append(block)
         self._references[block] = 1
+        if self._plain is not None:
+            self._give_slot(self._plain, block)
         return block
+
+    def _give_slot(self, plain: PlainSlots, block: int) -> None:
+        """Give a plain slot to a block that was just taken, where needed that of the sink that was used least lately."""
+        plain.release(block)
+        if (sink := plain.oldest_idle_if_full()) is not None:
+            plain.release(sink)
+            self.cache.remove(sink, self.now_s)  # without its beginning nobody can use what follows it either
+            self._cached -= 1
+        plain.take(block)
 
     def check_integrity(self) -> None:
         """Check references, tables, free list and cache against one another; raises IntegrityError."""
@@ -282,7 +314,17 @@ class BlockManager:
             raise IntegrityError(f"{self._cached} cached blocks are counted, the free list holds another number")
         if (reason := self.cache.check_integrity()) is not None:
             raise IntegrityError(reason)
+        if self._plain is not None and (reason := self._check_slots(self._plain, held)) is not None:
+            raise IntegrityError(reason)
         for name, table in self._tables.items():
             for block in table.blocks[table.stored_blocks :]:
                 if block in self.cache:
                     raise IntegrityError(f"block {block} of {name} can be found before it is known to be good")
+
+    def _check_slots(self, plain: PlainSlots, held: Counter[int]) -> str | None:
+        for name, table in self._tables.items():
+            full = table.tokens // self.block_size
+            for index in (*range(min(plain.sink_blocks, len(table.blocks))), *range(full, len(table.blocks))):
+                if not plain.has(table.blocks[index]):
+                    return f"block {index} of {name} has no plain slot"
+        return plain.check_integrity(set(held), {block for block in self._free if block in self.cache})

@@ -176,8 +176,8 @@ class EngineCore:
 
     def _prepare_blocks(self, step: ScheduledStep) -> None:
         """Zero blocks that held values that are not finite, whose masked lanes would spread; then copy shared tails."""
-        if step.blocks_to_zero:
-            self._attention.zero(step.blocks_to_zero)
+        if step.blocks_to_zero or step.slots_to_zero:
+            self._attention.zero(step.blocks_to_zero, step.slots_to_zero)
         if step.copies:
             copies = step.copies.values()
             self._attention.copy_blocks([copy.source for copy in copies], [copy.target for copy in copies])

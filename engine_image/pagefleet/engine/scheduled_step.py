@@ -39,6 +39,8 @@ class ScheduledStep:
     copies: dict[str, BlockCopy] = field(default_factory=dict)
     """By sequence."""
     blocks_to_zero: list[int] = field(default_factory=list)
+    slots_to_zero: list[int] = field(default_factory=list)
+    """Plain slots of a packed cache."""
     prefill_tokens: int = 0
     """Of its tokens, those of prompts and of what preemption made compute again."""
     leaves_prompts: bool = False

@@ -167,7 +167,7 @@ class Scheduler:
                 step.leaves_prompts = True
             if entry.samples and entry.sequence.choices_to_fork:
                 self._fork_choices(entry)
-        step.blocks_to_zero = self.blocks.take_blocks_to_zero()
+        step.blocks_to_zero, step.slots_to_zero = self.blocks.take_to_zero()
         return step
 
     def finish_step(self, step: ScheduledStep, sampled: dict[str, int | None]) -> list[Sequence]:

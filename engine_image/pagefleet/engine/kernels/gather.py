@@ -6,6 +6,7 @@ tile reads no key behind its last token. Where a layer has a sliding window, no 
 fused attention knows no soft cap: layers that have one take plain matrix products.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -70,7 +71,7 @@ class GatherAttention(PagedAttention):
         super().__init__(shape)
         self._windows = {shape.attention_of(layer).window for layer in range(shape.layers)}
 
-    def allocate(self, blocks_total: int) -> None:
+    def allocate(self, blocks_total: int, plain_slots: int = 0) -> None:  # noqa: ARG002 - nothing here is packed
         """Allocate the cache."""
         self._cache = TokenMajorCache(self.shape, blocks_total)
 
@@ -78,7 +79,7 @@ class GatherAttention(PagedAttention):
         """Write the rows."""
         self._cache.store(layer, self._batch, key, value)
 
-    def zero(self, blocks: list[int]) -> None:
+    def zero(self, blocks: list[int], plain_slots: Sequence[int] = ()) -> None:  # noqa: ARG002 - nothing here is packed
         """Clear the blocks."""
         self._cache.zero(blocks)
 
@@ -110,7 +111,7 @@ class GatherAttention(PagedAttention):
             if options.soft_cap is None:
                 attended = scaled_dot_product_attention(folded, key, value, attn_mask=group.mask, scale=scale)
             else:
-                attended = _capped_attention(folded, key, value, group.mask, scale, options.soft_cap)
+                attended = capped_attention(folded, key, value, group.mask, scale, options.soft_cap)
             unfolded = attended.view(
                 group.sequences, shape.kv_heads, group.query_tokens, shape.group, shape.head_dim
             ).transpose(1, 2)
@@ -152,7 +153,7 @@ class GatherAttention(PagedAttention):
                     sequences=1,
                     query_tokens=tokens,
                     blocks=torch.tensor(batch.block_tables[index][span.first_block : span.end_block], device=device),
-                    mask=_visible(keys, positions, window).repeat_interleave(self.shape.group, dim=0)[None, None],
+                    mask=visible_keys(keys, positions, window).repeat_interleave(self.shape.group, dim=0)[None, None],
                 )
             )
         return tiles
@@ -191,7 +192,7 @@ class GatherAttention(PagedAttention):
             tables.append(table + table[-1:] * (blocks - len(table)))
         positions = torch.tensor([batch.context_lengths[index] - 1 for index, _ in members], device=device)[:, None]
         first_keys = torch.tensor([span.first_block * block_size for span in spans], device=device)[:, None]
-        visible = _visible(first_keys + torch.arange(blocks * block_size, device=device), positions, window)
+        visible = visible_keys(first_keys + torch.arange(blocks * block_size, device=device), positions, window)
         return _Group(
             rows=torch.tensor([row for _, row in members], device=device),
             sequences=len(members),
@@ -201,13 +202,13 @@ class GatherAttention(PagedAttention):
         )
 
 
-def _visible(keys: torch.Tensor, positions: torch.Tensor, window: int | None) -> torch.Tensor:
+def visible_keys(keys: torch.Tensor, positions: torch.Tensor, window: int | None) -> torch.Tensor:
     """Tell which key positions each query position sees."""
     visible = keys <= positions
     return visible if window is None else visible & (keys > positions - window)
 
 
-def _capped_attention(
+def capped_attention(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor, scale: float, soft_cap: float
 ) -> torch.Tensor:
     """Attend with capped scores; all are [sequences, kv_heads, rows or keys, head_dim], scores are float32."""

@@ -6,10 +6,12 @@ it with `reference.ReferenceAttention`.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
+from pagefleet.engine.kernels.packed_format import PackedFormat, sink_blocks
 from pagefleet.engine.layers.rotary import RotaryTable, rotate
 
 
@@ -37,7 +39,10 @@ class AttentionShape:
     """Multiplies the scores; 1/sqrt(head_dim) in Llama."""
     block_size: int
     cache_dtype: torch.dtype
+    """Of what is stored plain."""
     device: torch.device
+    packed: PackedFormat | None = None
+    """How full blocks are rounded; None keeps all of them in `cache_dtype`."""
     layer_attention: tuple[LayerAttention, ...] = ()
     """One entry per layer; empty when all attend as Llama's do."""
 
@@ -56,8 +61,20 @@ class AttentionShape:
         return self.query_heads // self.kv_heads
 
     @property
+    def sink_blocks(self) -> int:
+        """Return how many first blocks of a sequence a packed cache keeps plain."""
+        return sink_blocks(self.block_size)
+
+    @property
     def bytes_per_block(self) -> int:
-        """Return the bytes of one block over all layers, keys and values."""
+        """Return the bytes of one block over all layers, keys and values, packed where the cache is."""
+        if self.packed is None:
+            return self.plain_bytes_per_block
+        return self.layers * self.kv_heads * self.packed.bytes_per_head(self.block_size, self.head_dim)
+
+    @property
+    def plain_bytes_per_block(self) -> int:
+        """Return the bytes of one block over all layers in the cache's dtype."""
         values = 2 * self.layers * self.kv_heads * self.head_dim * self.block_size
         return values * self.cache_dtype.itemsize
 
@@ -72,11 +89,14 @@ class AttentionBatch:
     positions: torch.Tensor
     """[tokens] int64: position of each row in its sequence."""
     slots: torch.Tensor
-    """[tokens] int64: block * block_size + offset, where the row's key and value go."""
+    """[tokens] int64: block * block_size + offset, where the row's key and value go; in a packed cache its plain slot
+    takes the block's place."""
     query_lengths: list[int]
     context_lengths: list[int]
     block_tables: list[list[int]]
     """Blocks of each sequence, at least enough for its context."""
+    plain_slots: torch.Tensor | None = None
+    """[blocks] int32: the plain slot of each block of a packed cache, where it has one."""
 
 
 class PagedAttention(ABC):
@@ -93,8 +113,11 @@ class PagedAttention(ABC):
         return None
 
     @abstractmethod
-    def allocate(self, blocks_total: int) -> None:
-        """Allocate the cache, zeroed: masked lanes are multiplied by zero, which garbage such as NaN would survive."""
+    def allocate(self, blocks_total: int, plain_slots: int = 0) -> None:
+        """Allocate the cache, zeroed: masked lanes are multiplied by zero, which garbage such as NaN would survive.
+
+        `plain_slots` blocks of a packed cache can be plain at the same time.
+        """
 
     @abstractmethod
     def begin_step(self, batch: AttentionBatch) -> None:
@@ -102,19 +125,25 @@ class PagedAttention(ABC):
 
     @abstractmethod
     def store(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> None:
-        """Write rotated keys and values, both [tokens, kv_heads, head_dim], to the step's slots."""
+        """Write rotated keys and values, both [tokens, kv_heads, head_dim], to the step's slots.
+
+        A packed cache then packs the blocks that are full, but for sinks.
+        """
 
     @abstractmethod
     def attend(self, layer: int, query: torch.Tensor) -> torch.Tensor:
         """Attend over the stored context; query and result are [tokens, query_heads, head_dim]."""
 
     @abstractmethod
-    def zero(self, blocks: list[int]) -> None:
-        """Clear blocks that may hold values that are not finite."""
+    def zero(self, blocks: list[int], plain_slots: Sequence[int] = ()) -> None:
+        """Clear blocks, and plain slots, that may hold values that are not finite."""
 
     @abstractmethod
     def copy_blocks(self, sources: list[int], targets: list[int]) -> None:
-        """Copy whole blocks in all layers; no target is a source or twice a target."""
+        """Copy whole blocks in all layers; no target is a source or twice a target.
+
+        In a packed cache the numbers are plain slots: only blocks that are not full are copied.
+        """
 
     def forward(self, layer: int, qkv: torch.Tensor, rotary: RotaryTable) -> torch.Tensor:
         """Rotate, store and attend.

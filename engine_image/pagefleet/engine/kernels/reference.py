@@ -1,5 +1,7 @@
 """The plain twin of every attention kernel: one sequence, one position at a time, float32. Tests compare with it."""
 
+from collections.abc import Sequence
+
 import torch
 
 from pagefleet.engine.kernels.cache import TokenMajorCache
@@ -13,7 +15,7 @@ class ReferenceAttention(PagedAttention):
     _cache: TokenMajorCache
     _batch: AttentionBatch
 
-    def allocate(self, blocks_total: int) -> None:
+    def allocate(self, blocks_total: int, plain_slots: int = 0) -> None:  # noqa: ARG002 - nothing here is packed
         """Allocate the cache."""
         self._cache = TokenMajorCache(self.shape, blocks_total)
 
@@ -25,7 +27,7 @@ class ReferenceAttention(PagedAttention):
         """Write the rows."""
         self._cache.store(layer, self._batch, key, value)
 
-    def zero(self, blocks: list[int]) -> None:
+    def zero(self, blocks: list[int], plain_slots: Sequence[int] = ()) -> None:  # noqa: ARG002 - nothing here is packed
         """Clear the blocks."""
         self._cache.zero(blocks)
 

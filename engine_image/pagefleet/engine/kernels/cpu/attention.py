@@ -1,6 +1,7 @@
 """Paged attention in C: rotate, store and attend in two calls a layer, over buffers that live as long as the engine."""
 
 import ctypes
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -80,7 +81,7 @@ class CpuAttention(PagedAttention):
             options = shape.attention_of(layer)
             self._layers.append((shape.scale_of(layer), options.window or NO_WINDOW, options.soft_cap or 0.0))
 
-    def allocate(self, blocks_total: int) -> None:
+    def allocate(self, blocks_total: int, plain_slots: int = 0) -> None:  # noqa: ARG002 - nothing here is packed
         """Allocate the cache."""
         self._cache = UnitCache(self.shape, blocks_total)
         self._pools = [
@@ -88,7 +89,7 @@ class CpuAttention(PagedAttention):
             for keys, values in zip(self._cache.keys, self._cache.values, strict=True)
         ]
 
-    def zero(self, blocks: list[int]) -> None:
+    def zero(self, blocks: list[int], plain_slots: Sequence[int] = ()) -> None:  # noqa: ARG002 - nothing here is packed
         """Clear the blocks."""
         self._cache.zero(blocks)
 

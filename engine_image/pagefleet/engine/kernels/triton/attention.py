@@ -6,6 +6,7 @@ tile to read, and a block is one piece to copy.
 
 import importlib.util
 import os
+from collections.abc import Sequence
 
 import torch
 
@@ -69,12 +70,12 @@ class TritonAttention(PagedAttention):
             return f"the Triton attention kernel shares a key among {MOST_GROUP} query heads at most, not {shape.group}"
         return None
 
-    def allocate(self, blocks_total: int) -> None:
+    def allocate(self, blocks_total: int, plain_slots: int = 0) -> None:  # noqa: ARG002 - nothing here is packed
         """Allocate the cache."""
         shape = self.shape
         self._cache = BlockCache(shape, blocks_total, (shape.kv_heads, shape.block_size, shape.head_dim))
 
-    def zero(self, blocks: list[int]) -> None:
+    def zero(self, blocks: list[int], plain_slots: Sequence[int] = ()) -> None:  # noqa: ARG002 - nothing here is packed
         """Clear the blocks."""
         self._cache.zero(blocks)
 

@@ -1,0 +1,187 @@
+"""How keys and values are rounded to few bits: the numbers that every back end must store, whatever its layout.
+
+Keys are rounded per channel of a block, because some channels are far larger than others in all tokens (KIVI, arXiv
+2402.02750); values per token and head after a Hadamard rotation, which spreads outliers over all channels (QuaRot,
+arXiv 2404.00456). A block is packed once, when it is full. What is not packed is *plain*, in the compute dtype: the
+first tokens of a sequence (sinks, which nearly all attention looks at) and the block that a query itself lies in.
+
+So a query at position p reads block `p // block_size` plain, the first `SINK_TOKENS` plain, and all else packed. That
+depends on positions alone: chunks, batches and prefix hits cannot change what a query sees.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+SINK_TOKENS = 64
+"""First tokens of a sequence that stay plain, rounded up to whole blocks."""
+
+KEY_METADATA_BYTES = 3
+"""Of a channel in a block: a scale's code and the least key as bfloat16, which holds biases a hundred ranges away."""
+
+VALUE_METADATA_BYTES = 2
+"""Of a token's head: a scale's code, and the middle in halves of the scale."""
+
+SCALE_STEPS = 8
+"""Scales per octave."""
+
+LEAST_SCALE_EXPONENT = -20
+"""Code 0 stands for 2 ** -20, code 255 for nearly 2 ** 12."""
+
+_STEPS = torch.tensor([2 ** (step / SCALE_STEPS) for step in range(SCALE_STEPS)], dtype=torch.float32)
+SCALES = torch.cat([_STEPS * 2.0**exponent for exponent in range(LEAST_SCALE_EXPONENT, LEAST_SCALE_EXPONENT + 32)])
+"""[256] float32, by code. Eight float32 steps times exact powers of two, so that every back end has the same."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackedFormat:
+    """Describe a packed cache format."""
+
+    name: str
+    key_bits: int
+    value_bits: int
+    least_block_size: int
+    """Below it the metadata of a block's keys outweighs what fewer bits save."""
+
+    def bytes_per_head(self, block_size: int, head_dim: int) -> int:
+        """Return the bytes of one head's keys and values in one block of one layer, metadata included."""
+        numbers = block_size * head_dim * (self.key_bits + self.value_bits) // 8
+        return numbers + head_dim * KEY_METADATA_BYTES + block_size * VALUE_METADATA_BYTES
+
+
+PACKED_FORMATS = {
+    packed.name: packed
+    for packed in (
+        PackedFormat(name="int8", key_bits=8, value_bits=8, least_block_size=16),
+        PackedFormat(name="int4", key_bits=4, value_bits=4, least_block_size=32),
+        PackedFormat(name="k4v3", key_bits=4, value_bits=3, least_block_size=64),
+    )
+}
+"""By the word of `--kv-cache-dtype`, from most to least memory and accuracy."""
+
+
+@dataclass(frozen=True)
+class PackedKeys:
+    """Rounded keys of whole blocks: key = least + scale * code."""
+
+    codes: torch.Tensor
+    """[blocks, tokens, heads, head_dim] uint8."""
+    scales: torch.Tensor
+    """[blocks, heads, head_dim] uint8 codes of `SCALES`."""
+    least: torch.Tensor
+    """[blocks, heads, head_dim] bfloat16."""
+
+    def plain(self) -> torch.Tensor:
+        """Return the keys as float32."""
+        scale = SCALES.to(self.scales.device)[self.scales.int()]
+        return self.least.float()[:, None] + scale[:, None] * self.codes.float()
+
+
+@dataclass(frozen=True)
+class PackedValues:
+    """Rounded values, already rotated: value = scale / 2 * (2 * code - levels + middle)."""
+
+    codes: torch.Tensor
+    """[blocks, tokens, heads, head_dim] uint8."""
+    scales: torch.Tensor
+    """[blocks, tokens, heads] uint8 codes of `SCALES`."""
+    middles: torch.Tensor
+    """[blocks, tokens, heads] int8."""
+
+    def plain(self, bits: int) -> torch.Tensor:
+        """Return the rotated values as float32."""
+        half_scale = SCALES.to(self.scales.device)[self.scales.int()][..., None] / 2
+        halves = 2 * self.codes.int() - (2**bits - 1) + self.middles.int()[..., None]
+        return half_scale * halves.float()
+
+
+def pack_keys(keys: torch.Tensor, bits: int) -> PackedKeys:
+    """Round full blocks of keys, [blocks, tokens, heads, head_dim]."""
+    keys = keys.float()
+    low, high = keys.aminmax(dim=1)
+    least = _rounded_down(low)
+    scales = scale_codes((high - least.float()) / (2**bits - 1))
+    scale = SCALES.to(keys.device)[scales.int()]
+    codes = torch.round((keys - least.float()[:, None]) / scale[:, None])
+    return PackedKeys(codes.clamp_(0, 2**bits - 1).to(torch.uint8), scales, least)
+
+
+def pack_values(values: torch.Tensor, bits: int) -> PackedValues:
+    """Round rotated values, [blocks, tokens, heads, head_dim]."""
+    values, levels = values.float(), 2**bits - 1
+    low, high = values.aminmax(dim=-1)
+    twice_middle = low + high
+    scales = scale_codes(torch.maximum((high - low) / levels, twice_middle.abs() / 127))
+    scale = SCALES.to(values.device)[scales.int()]
+    middles = torch.round(twice_middle / scale).clamp_(-127, 127)
+    first = (scale * (middles - levels) / 2)[..., None]
+    codes = torch.round((values - first) / scale[..., None])
+    return PackedValues(codes.clamp_(0, levels).to(torch.uint8), scales, middles.to(torch.int8))
+
+
+def scale_codes(scales: torch.Tensor) -> torch.Tensor:
+    """Return the codes, uint8, of the least scales of the grid that are no smaller; the largest where none is."""
+    return torch.bucketize(scales, SCALES.to(scales.device)).clamp_(max=len(SCALES) - 1).to(torch.uint8)
+
+
+def join_bits(codes: torch.Tensor, bits: int) -> torch.Tensor:
+    """Return uint8 [..., size * bits / 8] of the codes [..., size] of 8, 4 or 3 bits; size is a multiple of 8.
+
+    The numbers of a byte lie far apart, so that one shift gives a run of neighbours. 4 bits: byte j holds j and, above
+    it, j + size/2. 3 bits: first the low two bits, four to a byte, size/4 apart; then the high bits, eight to a byte.
+    """
+    if bits == 8:  # noqa: PLR2004
+        return codes
+    if bits == 4:  # noqa: PLR2004
+        return _stripe(codes, 4)
+    return torch.cat([_stripe(codes & 3, 2), _stripe(codes >> 2, 1)], dim=-1)
+
+
+def split_bits(stored: torch.Tensor, bits: int) -> torch.Tensor:
+    """Return the codes that `join_bits` was given."""
+    if bits == 8:  # noqa: PLR2004
+        return stored
+    if bits == 4:  # noqa: PLR2004
+        return _unstripe(stored, 4)
+    low_bytes = stored.shape[-1] * 2 // 3
+    return _unstripe(stored[..., :low_bytes], 2) | _unstripe(stored[..., low_bytes:], 1) << 2
+
+
+def _stripe(codes: torch.Tensor, bits: int) -> torch.Tensor:
+    parts = codes.chunk(8 // bits, dim=-1)
+    joined = parts[0].clone()
+    for place, part in enumerate(parts[1:], start=1):
+        joined |= part << place * bits
+    return joined
+
+
+def _unstripe(stored: torch.Tensor, bits: int) -> torch.Tensor:
+    mask = 2**bits - 1
+    return torch.cat([stored >> place * bits & mask for place in range(8 // bits)], dim=-1)
+
+
+def rotation(head_dim: int, device: torch.device | None = None) -> torch.Tensor:
+    """Return the symmetric [head_dim, head_dim] Hadamard rotation, which is its own inverse.
+
+    A head size that is no power of two is rotated in runs of the largest power of two that divides it.
+    """
+    run = head_dim & -head_dim
+    matrix = torch.ones(1, 1)
+    while len(matrix) < run:
+        matrix = torch.cat([torch.cat([matrix, matrix], dim=1), torch.cat([matrix, -matrix], dim=1)])
+    return torch.block_diag(*[matrix / math.sqrt(run)] * (head_dim // run)).to(device)
+
+
+def sink_blocks(block_size: int) -> int:
+    """Return how many first blocks of a sequence stay plain."""
+    return -(-SINK_TOKENS // block_size)
+
+
+def _rounded_down(numbers: torch.Tensor) -> torch.Tensor:
+    """Return the largest bfloat16 that is no larger; keys that are not finite stay so."""
+    nearest = numbers.to(torch.bfloat16)
+    bits = nearest.view(torch.int16)
+    # Bit patterns count up away from zero; below +0 lies the smallest negative number.
+    below = torch.where(nearest > 0, bits - 1, torch.where(nearest < 0, bits + 1, torch.full_like(bits, -32767)))
+    return torch.where(nearest.float() > numbers, below.view(torch.bfloat16), nearest)
