@@ -86,7 +86,7 @@ def run(model: str, prompts: list[list[int]], mode: Mode) -> list[list[int]]:
         info = llm.core.info
         config |= {
             "kv_cache_memory_bytes": mode.blocks * whole_block_bytes(info),
-            "max_model_len": max(map(len, prompts)) + NEW_TOKENS,
+            "max_model_len": max(map(len, prompts)) + (mode.sampling.max_tokens or NEW_TOKENS),
         }
         llm = LLM(EngineConfig(model=model, **config))
     for _ in range(mode.repeats):
