@@ -77,9 +77,15 @@ class Tokens:
         return batch, rows
 
 
-def run_steps(attention: PagedAttention, tokens: Tokens, steps: list[list[tuple[int, int, int]]]) -> list[torch.Tensor]:
-    """Run the steps through layer 1 and return the results of each sequence, [tokens, query_heads, head_dim]."""
-    attention.allocate(tokens.blocks_total, tokens.blocks_total)
+def run_steps(
+    attention: PagedAttention, tokens: Tokens, steps: list[list[tuple[int, int, int]]], *, allocates: bool = True
+) -> list[torch.Tensor]:
+    """Run the steps through layer 1 and return the results of each sequence, [tokens, query_heads, head_dim].
+
+    The cache is a new one if `allocates`.
+    """
+    if allocates:
+        attention.allocate(tokens.blocks_total, tokens.blocks_total)
     results = [torch.full_like(queries, torch.nan) for queries in tokens.queries]
     for spans in steps:
         batch, (query, key, value) = tokens.step(spans)
