@@ -3,11 +3,12 @@
 import pytest
 import torch
 
+from pagefleet.engine.kernels.cpu.packed_attention import PackedCpuAttention
 from pagefleet.engine.kernels.interface import LayerAttention, PagedAttention
 from pagefleet.engine.kernels.packed_gather import PackedGatherAttention
 from tests.engine.kernels.packed_steps import Tokens, expected, packed_shape, run_steps
 
-BACK_ENDS: list[type[PagedAttention]] = [PackedGatherAttention]
+BACK_ENDS: list[type[PagedAttention]] = [PackedGatherAttention, PackedCpuAttention]
 LAYERS = {
     "whole context": LayerAttention(),
     "window": LayerAttention(window=70),

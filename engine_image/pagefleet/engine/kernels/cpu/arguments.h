@@ -48,6 +48,18 @@ typedef struct {
 } attention_arguments;
 
 typedef struct {
+    attention_arguments rows; /* its pools hold plain slots, and its `slots` are in them; tables hold packed blocks */
+    void *records;            /* this layer's packed blocks: [block][kv head][record_bytes], see packed_codes.h */
+    const int32_t *plain_slots; /* [blocks]: where a block is plain */
+    const int32_t *filled;      /* [filled_count, 2]: plain slot and block of those that the step fills */
+    int64_t filled_count;
+    int64_t record_bytes;
+    int64_t key_bits;
+    int64_t value_bits;
+    int64_t sink_blocks; /* first blocks of a sequence, always plain */
+} packed_arguments;
+
+typedef struct {
     const void *input;  /* [rows, width] */
     const void *weight; /* [width] */
     void *output;       /* [rows, width] */

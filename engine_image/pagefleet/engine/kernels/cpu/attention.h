@@ -4,6 +4,7 @@
  * values are read once for all of them; units that no row of the item sees are not read. Softmax runs over chunks that
  * begin at multiples of 256 positions, masked lanes add exactly zero, and a row that sees nothing of a chunk keeps its
  * state. So a row's result does not depend on what shares its tile, its step or its batch. */
+#pragma once
 #include "attention_store.h"
 #include "attention_tiles.h"
 
@@ -48,12 +49,15 @@ static void soften(workspace *w, int row, int begin, int end, int first, int las
     for (int64_t d = 0; d < dim; d += LANES) store(&w->output[row][d], load(&w->output[row][d]) * decay);
 }
 
-/* One softmax chunk of an item: `begin` and `end` are units of it, `position` is the position of the first row in it. */
-static void attend_chunk(const attention_arguments *a, workspace *w, int rows, int group, int begin, int end,
-                         int64_t position) {
-    const int64_t dim = a->head_dim;
-    const float cap = (float)a->soft_cap, scale = (float)(cap ? a->scale / a->soft_cap : a->scale * LOG2_E);
-    score_rows(w, rows, begin, end, dim, scale);
+INLINE float score_scale(const attention_arguments *a) {
+    return (float)(a->soft_cap ? a->scale / a->soft_cap : a->scale * LOG2_E);
+}
+
+/* Turn all rows' scores of one chunk into weights: `begin` and `end` are units of it, `position` is the position of the
+ * first row in it. */
+static void soften_rows(const attention_arguments *a, workspace *w, int rows, int group, int begin, int end,
+                        int64_t position) {
+    const float cap = (float)a->soft_cap;
     for (int row = 0; row < rows; row++) {
         int64_t last = position + row / group, first = last - a->window + 1;
         if (first < begin * UNIT) first = begin * UNIT;
@@ -63,9 +67,15 @@ static void attend_chunk(const attention_arguments *a, workspace *w, int rows, i
             continue;
         }
         if (cap) cap_scores(w->scores[row], (int)first, (int)last, cap * LOG2_E);
-        soften(w, row, begin * UNIT, end * UNIT, (int)first, (int)last, dim);
+        soften(w, row, begin * UNIT, end * UNIT, (int)first, (int)last, a->head_dim);
     }
-    weigh_rows(w, rows, begin, end, dim);
+}
+
+INLINE void fetch_values_after_keys(workspace *w, int begin, int end) {
+    for (int i = 0; i < UNITS_AHEAD; i++) {
+        w->keys[end + i] = w->values[begin + i < end ? begin + i : end - 1];
+        w->values[end + i] = w->values[end - 1];
+    }
 }
 
 /* Say where the units `begin` to `end` of a chunk lie, and which are worth fetching after them. */
@@ -78,20 +88,34 @@ static void find_units(const attention_arguments *a, workspace *w, const int32_t
         w->keys[u] = (const float *)a->keys + offset;
         w->values[u] = (const float *)a->values + offset;
     }
-    for (int i = 0; i < UNITS_AHEAD; i++) {
-        w->keys[end + i] = w->values[begin + i < end ? begin + i : end - 1];
-        w->values[end + i] = w->values[end - 1];
-    }
+    fetch_values_after_keys(w, begin, end);
 }
 
-static void attend_item(const attention_arguments *a, workspace *w, const int32_t *item, int64_t kv_head) {
-    const int32_t *table = a->tables + item[0] * a->table_stride;
-    const int64_t first_row = item[1], tokens = item[2], first_position = item[3];
-    const int64_t group = a->query_heads / a->kv_heads, dim = a->head_dim;
-    const int rows = (int)(tokens * group);
-    for (int row = 0; row < rows; row++) {
-        const element *query = (const element *)a->query + (first_row + row / group) * a->query_stride +
-                               (kv_head * group + row % group) * dim;
+typedef struct {
+    const int32_t *table;
+    int64_t first_row, tokens, first_position, kv_head, group;
+    int rows;
+} attention_item;
+
+INLINE attention_item item_of(const attention_arguments *a, int64_t piece) {
+    const int32_t *numbers = a->items + piece / a->kv_heads * 4;
+    const int64_t group = a->query_heads / a->kv_heads;
+    return (attention_item){
+        .table = a->tables + numbers[0] * a->table_stride,
+        .first_row = numbers[1],
+        .tokens = numbers[2],
+        .first_position = numbers[3],
+        .kv_head = piece % a->kv_heads,
+        .group = group,
+        .rows = (int)(numbers[2] * group),
+    };
+}
+
+static void begin_rows(const attention_arguments *a, workspace *w, attention_item item) {
+    const int64_t group = item.group, dim = a->head_dim;
+    for (int row = 0; row < item.rows; row++) {
+        const element *query = (const element *)a->query + (item.first_row + row / group) * a->query_stride +
+                               (item.kv_head * group + row % group) * dim;
         for (int64_t d = 0; d < dim; d += LANES) {
             store_factors(w->query[row], d, load_elements(query + d));
             store(&w->output[row][d], splat(0));
@@ -99,20 +123,36 @@ static void attend_item(const attention_arguments *a, workspace *w, const int32_
         w->most[row] = HIDDEN_SCORE;
         w->sum[row] = 0;
     }
-    const int64_t first_visible = first_position < a->window ? 0 : first_position - a->window + 1;
-    const int64_t first_unit = first_visible / UNIT, end_unit = (first_position + tokens - 1) / UNIT + 1;
-    for (int64_t chunk = first_unit / CHUNK_UNITS * CHUNK_UNITS; chunk < end_unit; chunk += CHUNK_UNITS) {
-        int begin = (int)(first_unit > chunk ? first_unit - chunk : 0);
-        int end = (int)(end_unit - chunk < CHUNK_UNITS ? end_unit - chunk : CHUNK_UNITS);
-        find_units(a, w, table, kv_head, chunk, begin, end);
-        attend_chunk(a, w, rows, (int)group, begin, end, first_position - chunk * UNIT);
-    }
-    for (int row = 0; row < rows; row++) {
-        element *output = (element *)a->output + (first_row + row / group) * a->query_heads * dim +
-                          (kv_head * group + row % group) * dim;
+}
+
+static void finish_rows(const attention_arguments *a, workspace *w, attention_item item) {
+    const int64_t group = item.group, dim = a->head_dim;
+    for (int row = 0; row < item.rows; row++) {
+        element *output = (element *)a->output + (item.first_row + row / group) * a->query_heads * dim +
+                          (item.kv_head * group + row % group) * dim;
         vfloat factor = splat(1.0f / w->sum[row]);
         for (int64_t d = 0; d < dim; d += LANES) store_elements(output + d, load(&w->output[row][d]) * factor);
     }
+}
+
+INLINE int64_t first_unit_of(const attention_arguments *a, attention_item item) {
+    return item.first_position < a->window ? 0 : (item.first_position - a->window + 1) / UNIT;
+}
+
+INLINE int64_t end_unit_of(attention_item item) { return (item.first_position + item.tokens - 1) / UNIT + 1; }
+
+static void attend_item(const attention_arguments *a, workspace *w, attention_item item) {
+    const int64_t first_unit = first_unit_of(a, item), end_unit = end_unit_of(item);
+    begin_rows(a, w, item);
+    for (int64_t chunk = first_unit / CHUNK_UNITS * CHUNK_UNITS; chunk < end_unit; chunk += CHUNK_UNITS) {
+        int begin = (int)(first_unit > chunk ? first_unit - chunk : 0);
+        int end = (int)(end_unit - chunk < CHUNK_UNITS ? end_unit - chunk : CHUNK_UNITS);
+        find_units(a, w, item.table, item.kv_head, chunk, begin, end);
+        score_rows(w, item.rows, begin, end, a->head_dim, score_scale(a));
+        soften_rows(a, w, item.rows, (int)item.group, begin, end, item.first_position - chunk * UNIT);
+        weigh_rows(w, item.rows, begin, end, a->head_dim);
+    }
+    finish_rows(a, w, item);
 }
 
 EXPORT void NAME(attend)(const attention_arguments *a) {
@@ -121,7 +161,6 @@ EXPORT void NAME(attend)(const attention_arguments *a) {
     {
         workspace space;
 #pragma omp for schedule(dynamic)
-        for (int64_t piece = 0; piece < pieces; piece++)
-            attend_item(a, &space, a->items + piece / a->kv_heads * 4, piece % a->kv_heads);
+        for (int64_t piece = 0; piece < pieces; piece++) attend_item(a, &space, item_of(a, piece));
     }
 }

@@ -127,6 +127,9 @@ class CpuAttention(PagedAttention):
         self._store_rows(layer, heads, heads[:, shape.query_heads : keys_end], heads[:, keys_end:], rotary)
         return self._attend_rows(layer, qkv, qkv.stride(0))
 
+    def _point_at(self, layer: int) -> None:
+        self._arguments.keys, self._arguments.values = self._pools[layer]
+
     def _store_rows(
         self,
         layer: int,
@@ -136,7 +139,7 @@ class CpuAttention(PagedAttention):
         rotary: RotaryTable | None,
     ) -> None:
         arguments = self._arguments
-        arguments.keys, arguments.values = self._pools[layer]
+        self._point_at(layer)
         arguments.query = None if query is None else query.data_ptr()
         arguments.query_stride = 0 if query is None else query.stride(0)
         arguments.key, arguments.value = key.data_ptr(), value.data_ptr()
@@ -148,7 +151,7 @@ class CpuAttention(PagedAttention):
     def _attend_rows(self, layer: int, query: torch.Tensor, stride: int) -> torch.Tensor:
         shape, arguments = self.shape, self._arguments
         output = torch.empty(query.shape[0], shape.query_heads * shape.head_dim, dtype=query.dtype)
-        arguments.keys, arguments.values = self._pools[layer]
+        self._point_at(layer)
         arguments.scale, arguments.window, arguments.soft_cap = self._layers[layer]
         arguments.query, arguments.query_stride = query.data_ptr(), stride
         arguments.output = output.data_ptr()
@@ -165,20 +168,26 @@ class CpuAttention(PagedAttention):
             self._tables[row, : len(table)] = table
 
     def _make_items(self, batch: AttentionBatch) -> np.ndarray:
-        """Return int32 [items, 4]: sequence, first row, tokens, position of the first row."""
+        """Return int32 [items, 4]: sequence, first row, tokens, position of the first row.
+
+        Sequences are cut at positions that are multiples of the tile.
+        """
         lengths = np.array(batch.query_lengths, dtype=np.int32)
         contexts = np.array(batch.context_lengths, dtype=np.int32)
         if len(lengths) == len(batch.slots):  # decodes alone: an item each
             rows = np.arange(len(lengths), dtype=np.int32)
             return np.stack((rows, rows, lengths, contexts - lengths), axis=1)
         first_rows = np.cumsum(lengths, dtype=np.int32) - lengths
-        pieces = -(-lengths // self._tile)
+        first_positions = contexts - lengths
+        past_cut = first_positions % self._tile
+        pieces = -(-(past_cut + lengths) // self._tile)
         sequence = np.repeat(np.arange(len(lengths), dtype=np.int32), pieces)
         tile = np.arange(len(sequence), dtype=np.int32) - np.repeat(np.cumsum(pieces) - pieces, pieces)
-        start = (tile * self._tile).astype(np.int32)
+        end = (tile + 1) * self._tile - past_cut[sequence]
+        start = np.maximum(0, end - self._tile)
         items = np.empty((len(sequence), 4), dtype=np.int32)
         items[:, 0] = sequence
         items[:, 1] = first_rows[sequence] + start
-        items[:, 2] = np.minimum(self._tile, lengths[sequence] - start)
-        items[:, 3] = (contexts - lengths)[sequence] + start
+        items[:, 2] = np.minimum(end, lengths[sequence]) - start
+        items[:, 3] = first_positions[sequence] + start
         return items

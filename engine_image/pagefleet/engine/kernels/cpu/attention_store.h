@@ -2,6 +2,7 @@
 #pragma once
 #include "arguments.h"
 #include "element.h"
+#include "hadamard.h"
 
 #define UNIT 16 /* tokens that are stored together */
 #define MOST_HEAD_DIM 256
@@ -35,16 +36,27 @@ INLINE void rotate(const attention_arguments *a, const element *head, int64_t to
     }
 }
 
-INLINE void store_token(const attention_arguments *a, int64_t token, int64_t kv_head) {
+INLINE void turn_elements(const element *source, int64_t size, element *result) {
+    float numbers[MOST_HEAD_DIM];
+    for (int64_t i = 0; i < size; i += LANES) store(numbers + i, load_elements(source + i));
+    turn(numbers, size);
+    for (int64_t i = 0; i < size; i += LANES) store_elements(result + i, load(numbers + i));
+}
+
+INLINE void store_token(const attention_arguments *a, int64_t token, int64_t kv_head, const int turns_values) {
     int64_t dim = a->head_dim;
     int64_t block = a->slots[token] / a->block_size, offset = a->slots[token] % a->block_size;
     int64_t unit = unit_offset(a, block, kv_head, offset / UNIT) * PAIR, slot = offset % UNIT;
     const element *key = (const element *)a->key + token * a->kv_stride + kv_head * dim;
     const element *value = (const element *)a->value + token * a->kv_stride + kv_head * dim;
-    element turned[MOST_HEAD_DIM];
+    element rotated_key[MOST_HEAD_DIM], turned_value[MOST_HEAD_DIM];
     if (a->cosine) {
-        rotate(a, key, token, turned);
-        key = turned;
+        rotate(a, key, token, rotated_key);
+        key = rotated_key;
+    }
+    if (turns_values) {
+        turn_elements(value, dim, turned_value);
+        value = turned_value;
     }
     element *keys = (element *)a->keys + unit + slot * PAIR;
     element *values = (element *)a->values + unit + (slot / PAIR) * dim * PAIR + slot % PAIR;
@@ -52,10 +64,10 @@ INLINE void store_token(const attention_arguments *a, int64_t token, int64_t kv_
     for (int64_t i = 0; i < dim; i++) values[i * PAIR] = value[i];
 }
 
-EXPORT void NAME(rotate_and_store)(const attention_arguments *a) {
+static void store_rows(const attention_arguments *a, const int turns_values) {
 #pragma omp parallel for schedule(static) if (a->tokens > 8)
     for (int64_t token = 0; token < a->tokens; token++) {
-        for (int64_t head = 0; head < a->kv_heads; head++) store_token(a, token, head);
+        for (int64_t head = 0; head < a->kv_heads; head++) store_token(a, token, head, turns_values);
         if (a->cosine)
             for (int64_t head = 0; head < a->query_heads; head++) {
                 element *query = (element *)a->query + token * a->query_stride + head * a->head_dim;
@@ -63,3 +75,5 @@ EXPORT void NAME(rotate_and_store)(const attention_arguments *a) {
             }
     }
 }
+
+EXPORT void NAME(rotate_and_store)(const attention_arguments *a) { store_rows(a, 0); }

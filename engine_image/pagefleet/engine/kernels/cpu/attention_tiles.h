@@ -4,6 +4,7 @@
  * after another, whatever the tile. */
 #pragma once
 #include "attention_store.h"
+#include "packed_codes.h"
 
 #define CHUNK_UNITS 16 /* units between two rescalings */
 #define MOST_ROWS 64   /* query tokens of an item x query heads of a group */
@@ -17,35 +18,50 @@
 
 #if PARTS == 2 /* all first parts of a unit before the second */
 INLINE void store_factors(float *factors, int64_t index, vfloat value) { store(factors + index, value); }
+INLINE vfloat load_factors(const float *factors, int64_t index) { return load(factors + index); }
 #else
 INLINE void store_factors(float *factors, int64_t index, vfloat value) {
     store_elements((element *)factors + index, value);
 }
+INLINE vfloat load_factors(const float *factors, int64_t index) {
+    return load_elements((const element *)factors + index);
+}
 #endif
 
 typedef enum {
-    PACKED,  /* words as they are stored */
-    UNPACKED /* each part is a word of its own, the parts of a word one after the other */
+    STORED,  /* words as they are stored */
+    UNPACKED, /* each part is a word of its own, the parts of a word one after the other */
+    CODES_3 = 3, /* of a packed cache, that many bits each; factors are float32 */
+    CODES_4 = 4,
+    CODES_8 = 8,
+    CODES_AS_FLOATS = 32
 } word_form;
 
 typedef struct {
     float query[MOST_ROWS][ROW_STRIDE];  /* factors */
     float output[MOST_ROWS][ROW_STRIDE]; /* float32 sums */
     float scores[MOST_ROWS][ROW_STRIDE]; /* then weights, as factors */
+    float code_factors[MOST_ROWS][ROW_STRIDE]; /* what codes are multiplied by, float32 */
     float unpacked[NEAR_NUMBERS];
     float most[MOST_ROWS];
     float sum[MOST_ROWS];
+    float least_scores[MOST_ROWS]; /* of a packed block: what codes of 0 score */
     const float *keys[CHUNK_UNITS + UNITS_AHEAD]; /* the units of this chunk, and what is read after them */
     const float *values[CHUNK_UNITS + UNITS_AHEAD];
     const float *near[CHUNK_UNITS]; /* those that are multiplied now, in their form */
 } __attribute__((aligned(64))) workspace;
 
-INLINE vfloat load_part(const float *words, const int part, const word_form form) {
-    return form == PACKED ? part_of(load(words), part) : load(words);
+INLINE vfloat load_part(const void *words, const int part, const word_form form) {
+    if (form == CODES_3 || form == CODES_4 || form == CODES_8) return load_codes(words, form);
+    return form == STORED ? part_of(load(words), part) : load(words);
+}
+
+INLINE vfloat add_word(vfloat sum, vfloat word, vfloat factor, const word_form form) {
+    return form >= CODES_3 ? sum + word * factor : add_product(sum, word, factor);
 }
 
 /* sums[row][vector] += part of words[vector] x the row's factor; the counts are constants. */
-INLINE void add_words(vfloat sums[][TILE_VECTORS], const int rows, const int vectors, const float *const *words,
+INLINE void add_words(vfloat sums[][TILE_VECTORS], const int rows, const int vectors, const void *const *words,
                       const float *factors, const int part, const word_form form) {
     if (rows > vectors) { /* the fewer of the two wait in registers */
         vfloat word[TILE_VECTORS];
@@ -55,7 +71,7 @@ INLINE void add_words(vfloat sums[][TILE_VECTORS], const int rows, const int vec
         for (int i = 0; i < rows; i++) {
             vfloat factor = splat_word(factors + i * ROW_STRIDE);
 #pragma GCC unroll 4
-            for (int j = 0; j < vectors; j++) sums[i][j] = add_product(sums[i][j], word[j], factor);
+            for (int j = 0; j < vectors; j++) sums[i][j] = add_word(sums[i][j], word[j], factor, form);
         }
     } else {
         vfloat factor[ROWS];
@@ -65,7 +81,7 @@ INLINE void add_words(vfloat sums[][TILE_VECTORS], const int rows, const int vec
         for (int j = 0; j < vectors; j++) {
             vfloat word = load_part(words[j], part, form);
 #pragma GCC unroll 6
-            for (int i = 0; i < rows; i++) sums[i][j] = add_product(sums[i][j], word, factor[i]);
+            for (int i = 0; i < rows; i++) sums[i][j] = add_word(sums[i][j], word, factor[i], form);
         }
     }
 }
@@ -82,12 +98,12 @@ INLINE void score_tile(workspace *w, int row, const int rows, int unit, const in
 #pragma GCC unroll 2
     for (int part = 0; part < PARTS; part++)
         for (int64_t d = 0; d < words; d++) {
-            int64_t line = (form == PACKED ? d : d * PARTS + part) * UNIT;
-            const float *keys[TILE_VECTORS];
+            int64_t line = (form == STORED ? d : d * PARTS + part) * UNIT;
+            const void *keys[TILE_VECTORS];
 #pragma GCC unroll 4
             for (int j = 0; j < vectors; j++)
                 keys[j] = w->near[unit + j / UNIT_VECTORS] + line + j % UNIT_VECTORS * LANES;
-            if (form == PACKED && part == 0 && row == 0)
+            if (form == STORED && part == 0 && row == 0)
                 for (int u = 0; u < units; u++) __builtin_prefetch(w->keys[unit + u + UNITS_AHEAD] + line);
             add_words(sums, rows, vectors, keys, &w->query[row][d * PARTS + part], part, form);
         }
@@ -110,11 +126,11 @@ INLINE void weigh_tile(workspace *w, int row, const int rows, int begin, int end
 #pragma GCC unroll 2
         for (int part = 0; part < PARTS; part++)
             for (int t = 0; t < UNIT / PAIR; t++) {
-                int64_t line = (form == PACKED ? t : t * PARTS + part) * dim + d;
-                const float *values[TILE_VECTORS];
+                int64_t line = (form == STORED ? t : t * PARTS + part) * dim + d;
+                const void *values[TILE_VECTORS];
 #pragma GCC unroll 4
                 for (int j = 0; j < vectors; j++) values[j] = w->near[unit] + line + j * LANES;
-                if (form == PACKED && part == 0 && row == 0)
+                if (form == STORED && part == 0 && row == 0)
                     for (int j = 0; j < vectors * LANES; j += 16)
                         __builtin_prefetch(w->values[unit + UNITS_AHEAD] + line + j);
                 add_words(sums, rows, vectors, values, &w->scores[row][(unit * (UNIT / PAIR) + t) * PARTS + part],
@@ -170,7 +186,7 @@ INLINE void unpack(float *target, const float *unit, int64_t width, int64_t word
  * in the same order either way. */
 INLINE word_form bring_near(workspace *w, const float *const *units, int begin, int end, int rows, int64_t width,
                             int64_t dim) {
-    const word_form form = PARTS > 1 && rows > ROWS ? UNPACKED : PACKED;
+    const word_form form = PARTS > 1 && rows > ROWS ? UNPACKED : STORED;
     for (int unit = begin; unit < end; unit++) {
         float *unpacked = w->unpacked + (unit - begin) * UNIT * dim;
         if (form == UNPACKED) unpack(unpacked, units[unit], width, UNIT * dim / PAIR);
@@ -183,8 +199,8 @@ static void score_rows(workspace *w, int rows, int begin, int end, int64_t dim, 
     const int step = NEAR_NUMBERS / (UNIT * (int)dim);
     for (int unit = begin; unit < end; unit += step) {
         int stop = unit + step < end ? unit + step : end;
-        if (bring_near(w, w->keys, unit, stop, rows, UNIT, dim) == PACKED) {
-            FOR_ROW_TILES(rows, score_some_rows, unit, stop, PACKED, dim / PAIR, scale)
+        if (bring_near(w, w->keys, unit, stop, rows, UNIT, dim) == STORED) {
+            FOR_ROW_TILES(rows, score_some_rows, unit, stop, STORED, dim / PAIR, scale)
         } else {
             FOR_ROW_TILES(rows, score_some_rows, unit, stop, UNPACKED, dim / PAIR, scale)
         }
@@ -195,8 +211,8 @@ static void weigh_rows(workspace *w, int rows, int begin, int end, int64_t dim) 
     const int step = NEAR_NUMBERS / (UNIT * (int)dim);
     for (int unit = begin; unit < end; unit += step) {
         int stop = unit + step < end ? unit + step : end;
-        if (bring_near(w, w->values, unit, stop, rows, dim, dim) == PACKED) {
-            FOR_ROW_TILES(rows, weigh_some_rows, unit, stop, PACKED, dim)
+        if (bring_near(w, w->values, unit, stop, rows, dim, dim) == STORED) {
+            FOR_ROW_TILES(rows, weigh_some_rows, unit, stop, STORED, dim)
         } else {
             FOR_ROW_TILES(rows, weigh_some_rows, unit, stop, UNPACKED, dim)
         }

@@ -3,4 +3,5 @@
 #include "attention.h"
 #include "gemm.h"
 #include "gemm_int8.h"
+#include "packed_attention.h"
 #include "pointwise.h"

@@ -39,6 +39,15 @@ class AttentionArguments(ctypes.Structure):
     )
 
 
+class PackedArguments(AttentionArguments):
+    """Mirror `packed_arguments` of arguments.h, which begins with an `attention_arguments`."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("records", "plain_slots", "filled")),
+        *((name, ctypes.c_int64) for name in ("filled_count", "record_bytes", "key_bits", "value_bits", "sink_blocks")),
+    )
+
+
 class GemmMode(IntEnum):
     """Say what happens to a product, as the constants of arguments.h do."""
 

@@ -35,6 +35,9 @@ INLINE vfloat splat(float x) { return (vfloat)_mm512_set1_ps(x); }
 INLINE vfloat largest(vfloat a, vfloat b) { return (vfloat)_mm512_max_ps((__m512)a, (__m512)b); }
 INLINE vfloat smallest(vfloat a, vfloat b) { return (vfloat)_mm512_min_ps((__m512)a, (__m512)b); }
 INLINE vint nearest(vfloat x) { return (vint)_mm512_cvtps_epi32((__m512)x); }
+INLINE vint load_bytes(const uint8_t *bytes) {
+    return (vint)_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)bytes));
+}
 
 #elif LANES == 8
 
@@ -42,6 +45,9 @@ INLINE vfloat splat(float x) { return (vfloat)_mm256_set1_ps(x); }
 INLINE vfloat largest(vfloat a, vfloat b) { return (vfloat)_mm256_max_ps((__m256)a, (__m256)b); }
 INLINE vfloat smallest(vfloat a, vfloat b) { return (vfloat)_mm256_min_ps((__m256)a, (__m256)b); }
 INLINE vint nearest(vfloat x) { return (vint)_mm256_cvtps_epi32((__m256)x); }
+INLINE vint load_bytes(const uint8_t *bytes) {
+    return (vint)_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)bytes));
+}
 
 #else /* EMULATE_AVX512: the same meaning lane by lane, the second where one is not a number */
 
@@ -60,6 +66,12 @@ INLINE vfloat smallest(vfloat a, vfloat b) {
 INLINE vint nearest(vfloat x) {
     vint integers;
     for (int i = 0; i < LANES; i++) integers[i] = (int32_t)__builtin_rintf(x[i]);
+    return integers;
+}
+
+INLINE vint load_bytes(const uint8_t *bytes) {
+    vint integers;
+    for (int i = 0; i < LANES; i++) integers[i] = bytes[i];
     return integers;
 }
 
