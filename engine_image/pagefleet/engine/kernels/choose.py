@@ -8,7 +8,9 @@ from pagefleet.engine.errors import StartupError
 from pagefleet.engine.kernels.cpu.attention import CpuAttention
 from pagefleet.engine.kernels.gather import GatherAttention
 from pagefleet.engine.kernels.interface import AttentionShape, PagedAttention
+from pagefleet.engine.kernels.packed_gather import PackedGatherAttention
 from pagefleet.engine.kernels.triton.attention import TritonAttention
+from pagefleet.engine.kernels.triton.packed_attention import PackedTritonAttention
 
 logger = logging.getLogger(__name__)
 
@@ -18,6 +20,9 @@ ATTENTION_BACKENDS: dict[str, type[PagedAttention]] = {
     "gather": GatherAttention,
 }
 """By the flag's value."""
+
+PACKED_BACKENDS: dict[str, type[PagedAttention]] = {"triton": PackedTritonAttention, "gather": PackedGatherAttention}
+"""Those of a packed cache."""
 
 FASTEST: dict[str, type[PagedAttention]] = {"cpu": CpuAttention, "cuda": TritonAttention}
 """By the type of device: what is taken where it can serve the model."""

@@ -41,7 +41,7 @@ def load_queries(
     head_padded: tl.constexpr,
     dtype: tl.constexpr,
 ):
-    """Return an item's [rows, padded head_dim] queries, and of each its row, head and position and whether it exists."""
+    """Return an item's [rows, padded head_dim] queries, and of each its row, head, position and whether it exists."""
     tile_row = tl.arange(0, rows)
     token = tile_row // group
     head = kv_head * group + tile_row % group
