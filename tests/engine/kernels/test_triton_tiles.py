@@ -2,7 +2,14 @@
 
 import pytest
 
-from pagefleet.engine.kernels.triton.tiles import MOST_SPLITS, attention_tile, choose_splits, cut_step, padded_head_dim
+from pagefleet.engine.kernels.triton.tiles import (
+    MOST_SPLITS,
+    attention_tile,
+    choose_splits,
+    cut_step,
+    packed_tile,
+    padded_head_dim,
+)
 
 
 @pytest.mark.parametrize(
@@ -46,3 +53,22 @@ def test_tiles(head_dim: int, itemsize: int, group: int, is_decode: bool) -> Non
     assert all(size >= 16 and size & (size - 1) == 0 for size in sizes), "tensor cores take powers of two from 16 on"
     assert tile.rows >= group
     assert tile.keys * padded_head_dim(head_dim) * itemsize <= 2**14, "a tile of keys is 16 KiB at most"
+
+
+def test_items_and_fills_of_a_packed_cache() -> None:
+    """Six rows from position 6 on, of which 8 and 12 begin blocks; three decodes' worth of padding."""
+    step = cut_step([6, 1], [12, 3], [[7, 8, 9], [4]], tile_tokens=3, least_decodes=3, cut_at=4, fills=[(5, 8), (6, 9)])
+    assert (step.decodes, step.prefill_tiles, step.fills, step.first_fill) == (3, 3, 3, 24)
+    assert step.numbers[24:].tolist() == [5, 8, 6, 9, -1, 0, 7, 8, 9, 4]
+    items = step.numbers[:24].reshape(6, 4).tolist()
+    assert items[0] == [33, 6, 1, 2]
+    assert items[3:] == [[30, 0, 2, 6], [30, 2, 3, 8], [30, 5, 1, 11]]
+
+
+@pytest.mark.parametrize("block_size", [16, 32, 64, 128])
+@pytest.mark.parametrize("group", [1, 4, 71])
+def test_packed_tiles(block_size: int, group: int) -> None:
+    plain = attention_tile(head_dim=128, itemsize=2, group=group, is_decode=False)
+    tile = packed_tile(plain, block_size=block_size, group=group)
+    assert block_size % tile.keys == 0
+    assert group <= tile.rows <= plain.rows

@@ -7,11 +7,13 @@ import torch
 from pagefleet.engine.device import DTYPES
 from pagefleet.engine.errors import StartupError
 from pagefleet.engine.kernels.cpu.attention import CpuAttention
+from pagefleet.engine.kernels.cpu.packed_attention import PackedCpuAttention
 from pagefleet.engine.kernels.gather import GatherAttention
 from pagefleet.engine.kernels.interface import AttentionShape, PagedAttention
 from pagefleet.engine.kernels.packed_format import PACKED_FORMATS
 from pagefleet.engine.kernels.packed_gather import PackedGatherAttention
 from pagefleet.engine.kernels.triton.attention import TritonAttention
+from pagefleet.engine.kernels.triton.packed_attention import PackedTritonAttention
 
 logger = logging.getLogger(__name__)
 
@@ -22,7 +24,11 @@ ATTENTION_BACKENDS: dict[str, type[PagedAttention]] = {
 }
 """By the flag's value."""
 
-PACKED_BACKENDS: dict[str, type[PagedAttention]] = {"gather": PackedGatherAttention}
+PACKED_BACKENDS: dict[str, type[PagedAttention]] = {
+    "c": PackedCpuAttention,
+    "triton": PackedTritonAttention,
+    "gather": PackedGatherAttention,
+}
 """Those of a packed cache."""
 
 FASTEST = {"cpu": "c", "cuda": "triton"}

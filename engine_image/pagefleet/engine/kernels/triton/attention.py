@@ -14,6 +14,7 @@ from pagefleet.engine.kernels.cache import BlockCache
 from pagefleet.engine.kernels.interface import AttentionBatch, AttentionShape, PagedAttention
 from pagefleet.engine.kernels.triton.step_buffer import StepBuffer
 from pagefleet.engine.kernels.triton.tiles import (
+    FILL_NUMBERS,
     ITEM_NUMBERS,
     StepItems,
     attention_tile,
@@ -97,7 +98,7 @@ class TritonAttention(PagedAttention):
     def reserve(self, *, sequences: int, rows: int, longest_context: int) -> None:
         """Make room for steps of so many sequences and rows, so that the buffers stay where they are."""
         blocks = -(-longest_context // self.shape.block_size)
-        self._buffer.reserve(numbers=rows * ITEM_NUMBERS + sequences * blocks, rows=rows)
+        self._buffer.reserve(numbers=rows * (ITEM_NUMBERS + FILL_NUMBERS) + sequences * blocks, rows=rows)
 
     @property
     def buffer_addresses(self) -> tuple[int, ...]:
@@ -116,6 +117,10 @@ class TritonAttention(PagedAttention):
 
     def forward(self, layer: int, qkv: torch.Tensor, rotary: RotaryTable) -> torch.Tensor:
         """Rotate the queries in place and the keys on their way into the cache, and attend."""
+        self._rotate_and_store(layer, qkv, rotary)
+        return self._attend(layer, qkv)
+
+    def _rotate_and_store(self, layer: int, qkv: torch.Tensor, rotary: RotaryTable) -> None:
         shape = self.shape
         heads = qkv.view(qkv.shape[0], shape.query_heads + 2 * shape.kv_heads, shape.head_dim)
         keys_end = shape.query_heads + shape.kv_heads
@@ -128,16 +133,9 @@ class TritonAttention(PagedAttention):
             query=qkv,
             rotary=rotary,
         )
-        return self._attend(layer, qkv)
 
     def _begin(self, batch: AttentionBatch, *, rows: int, longest_context: int, least_decodes: int = 0) -> None:
-        self._items = cut_step(
-            batch.query_lengths,
-            batch.context_lengths,
-            batch.block_tables,
-            tile_tokens=self._prefill_tile.rows // self.shape.group,
-            least_decodes=least_decodes,
-        )
+        self._items = self._cut(batch, least_decodes)
         self._buffer.fill(self._items.numbers, batch.slots, rows)
         self._slots = self._buffer.slots[:rows]
         self._splits = 1
@@ -148,11 +146,27 @@ class TritonAttention(PagedAttention):
                 processors=self._processors,
             )
 
+    def _cut(self, batch: AttentionBatch, least_decodes: int) -> StepItems:
+        return cut_step(
+            batch.query_lengths,
+            batch.context_lengths,
+            batch.block_tables,
+            tile_tokens=self._prefill_tile.rows // self.shape.group,
+            least_decodes=least_decodes,
+        )
+
     def _attend(self, layer: int, query: torch.Tensor) -> torch.Tensor:
         """Return [tokens, query_heads * head_dim]; `query` begins with as many numbers in each row."""
-        shape, items = self.shape, self._items
-        output = torch.empty(len(query), shape.query_heads * shape.head_dim, dtype=query.dtype, device=query.device)
-        caches = self._cache.keys[layer], self._cache.values[layer]
+        output = torch.empty(
+            len(query), self.shape.query_heads * self.shape.head_dim, dtype=query.dtype, device=query.device
+        )
+        self._attend_into(output, layer, query, (self._cache.keys[layer], self._cache.values[layer]))
+        return output
+
+    def _attend_into(
+        self, output: torch.Tensor, layer: int, query: torch.Tensor, caches: tuple[torch.Tensor, ...]
+    ) -> None:
+        items = self._items
         launches = (
             (0, items.decodes, self._decode_tile, self._splits),
             (items.decodes, items.prefill_tiles, self._prefill_tile, 1),
@@ -163,14 +177,13 @@ class TritonAttention(PagedAttention):
                     layer,
                     output,
                     query,
-                    *caches,
+                    caches,
                     self._buffer.numbers,
                     first_item=first_item,
                     items=count,
                     tile=tile,
                     splits=splits,
                 )
-        return output
 
 
 def is_interpreted() -> bool:

@@ -29,6 +29,78 @@ def cap_scores(scores, soft_cap: tl.constexpr):
     return tl.where(scores < 0, -magnitude, magnitude)
 
 
+@triton.jit
+def load_queries(
+    query,
+    item,
+    query_stride,
+    kv_head,
+    rows: tl.constexpr,
+    group: tl.constexpr,
+    head_dim: tl.constexpr,
+    head_padded: tl.constexpr,
+    dtype: tl.constexpr,
+):
+    """Return an item's [rows, padded head_dim] queries, and of each its row, head, position and whether it exists."""
+    tile_row = tl.arange(0, rows)
+    token = tile_row // group
+    head = kv_head * group + tile_row % group
+    dims = tl.arange(0, head_padded)
+    is_row = token < tl.load(item + 2)
+    row = (tl.load(item + 1) + token).to(tl.int64)
+    places = row[:, None] * query_stride + head[:, None] * head_dim + dims[None, :]
+    queries = tl.load(query + places, mask=is_row[:, None] & (dims < head_dim)[None, :], other=0.0).to(dtype)
+    return queries, row, head, tl.load(item + 3) + token, is_row
+
+
+@triton.jit
+def score(queries, key_tile, is_visible, scale, soft_cap: tl.constexpr):
+    """Return scores as powers of two, -inf where a query does not see the key."""
+    log2_e: tl.constexpr = 1.4426950408889634
+    scores = tl.dot(queries, tl.trans(key_tile), input_precision="ieee")
+    scores = cap_scores(scores * scale, soft_cap) * log2_e if soft_cap > 0 else scores * (scale * log2_e)
+    return tl.where(is_visible, scores, float("-inf"))
+
+
+@triton.jit
+def weigh(scores, maximum, divisor):
+    """Return a tile's weights, what corrects sums so far, and the new maximum and divisor."""
+    new_maximum = tl.maximum(maximum, tl.max(scores, 1))
+    finite_maximum = tl.where(new_maximum == float("-inf"), 0.0, new_maximum)
+    weights = tl.exp2(scores - finite_maximum[:, None])
+    correction = tl.exp2(maximum - finite_maximum)
+    return weights, correction, new_maximum, divisor * correction + tl.sum(weights, 1)
+
+
+@triton.jit
+def store_sums(
+    output,
+    partial_output,
+    partial_maxima,
+    partial_sums,
+    total,
+    maximum,
+    divisor,
+    place,
+    is_row,
+    head_dim: tl.constexpr,
+    head_padded: tl.constexpr,
+    is_split: tl.constexpr,
+):
+    """Write the result at `place`, row times heads plus head; of a split context, its sums to the partial ones."""
+    dims = tl.arange(0, head_padded)
+    is_value = is_row[:, None] & (dims < head_dim)[None, :]
+    if is_split:
+        place = place * tl.num_programs(2) + tl.program_id(2)
+        tl.store(partial_maxima + place, maximum, mask=is_row)
+        tl.store(partial_sums + place, divisor, mask=is_row)
+        tl.store(partial_output + place[:, None] * head_padded + dims[None, :], total, mask=is_value)
+    else:
+        divisor = tl.where(is_row, divisor, 1.0)
+        result = (total / divisor[:, None]).to(output.dtype.element_ty)
+        tl.store(output + place[:, None] * head_dim + dims[None, :], result, mask=is_value)
+
+
 @triton.jit(do_not_specialize=["first_item", "scale"])
 def attention_kernel(
     output,
@@ -66,20 +138,12 @@ def attention_kernel(
     if tokens == 0:  # pads a captured step
         return
     table = step + tl.load(item)
-    first_row = tl.load(item + 1)
     first_position = tl.load(item + 3)
     kv_head = tl.program_id(1)
-
-    tile_row = tl.arange(0, rows)
-    token = tile_row // group
-    head = kv_head * group + tile_row % group
+    queries, row, head, position, is_row = load_queries(
+        query, item, query_stride, kv_head, rows, group, head_dim, head_padded, dot_dtype
+    )
     dims = tl.arange(0, head_padded)
-    is_row = token < tokens
-    is_value = is_row[:, None] & (dims < head_dim)[None, :]
-    row = (first_row + token).to(tl.int64)
-    position = first_position + token
-    query_places = row[:, None] * query_stride + head[:, None] * head_dim + dims[None, :]
-    queries = tl.load(query + query_places, mask=is_value, other=0.0).to(dot_dtype)
 
     first_key = 0
     if window > 0:
@@ -95,39 +159,34 @@ def attention_kernel(
     maximum = tl.full([rows], float("-inf"), tl.float32)
     divisor = tl.zeros([rows], tl.float32)
     total = tl.zeros([rows, head_padded], tl.float32)
-    log2_e: tl.constexpr = 1.4426950408889634
     for start in range(begin, end, tile):
         key_position = start + tl.arange(0, tile)
         is_key = (key_position >= first_key) & (key_position < end)
         block = tl.load(table + key_position // block_size, mask=is_key, other=0).to(tl.int64)
         places = ((block * kv_heads + kv_head) * block_size + key_position % block_size) * head_dim
         key_tile = load_tokens(keys, places, is_key, dims, head_dim, dot_dtype)
-        scores = tl.dot(queries, tl.trans(key_tile), input_precision="ieee")
-        scores = cap_scores(scores * scale, soft_cap) * log2_e if soft_cap > 0 else scores * (scale * log2_e)
         is_visible = is_key[None, :] & (key_position[None, :] <= position[:, None])
         if window > 0:
             is_visible = is_visible & (key_position[None, :] > position[:, None] - window)
-        scores = tl.where(is_visible, scores, float("-inf"))
-        new_maximum = tl.maximum(maximum, tl.max(scores, 1))
-        finite_maximum = tl.where(new_maximum == float("-inf"), 0.0, new_maximum)
-        weights = tl.exp2(scores - finite_maximum[:, None])
-        correction = tl.exp2(maximum - finite_maximum)
-        divisor = divisor * correction + tl.sum(weights, 1)
+        scores = score(queries, key_tile, is_visible, scale, soft_cap)
+        weights, correction, maximum, divisor = weigh(scores, maximum, divisor)
         value_tile = load_tokens(values, places, is_key, dims, head_dim, dot_dtype)
         total = total * correction[:, None] + tl.dot(weights.to(dot_dtype), value_tile, input_precision="ieee")
-        maximum = new_maximum
 
-    heads: tl.constexpr = kv_heads * group
-    if is_split:
-        place = (row * heads + head) * tl.num_programs(2) + tl.program_id(2)
-        tl.store(partial_maxima + place, maximum, mask=is_row)
-        tl.store(partial_sums + place, divisor, mask=is_row)
-        tl.store(partial_output + place[:, None] * head_padded + dims[None, :], total, mask=is_value)
-    else:
-        divisor = tl.where(is_row, divisor, 1.0)
-        result = (total / divisor[:, None]).to(output.dtype.element_ty)
-        output_places = (row * heads + head)[:, None] * head_dim + dims[None, :]
-        tl.store(output + output_places, result, mask=is_value)
+    store_sums(
+        output,
+        partial_output,
+        partial_maxima,
+        partial_sums,
+        total,
+        maximum,
+        divisor,
+        row * (kv_heads * group) + head,
+        is_row,
+        head_dim,
+        head_padded,
+        is_split,
+    )
 
 
 @triton.jit(do_not_specialize=["splits"])

@@ -66,7 +66,8 @@ def compile_variant(variant: Variant, configuration: Configuration, capability: 
         attrs={(names.index(name),): [["tt.divisibility", 16]] for name in aligned},
     )
     target = GPUTarget("cuda", capability, 32)
-    options = {"num_warps": variant.warps, "num_stages": variant.stages, "enable_fp_fusion": True}
+    options = {"num_warps": variant.warps, "num_stages": variant.stages}
+    options["enable_fp_fusion"] = variant.fuses_multiply_adds
     compiled = triton.compile(source, target=target, options=options)
     registers, spill_bytes = _assemble(compiled.asm["ptx"], capability)
     return Usage(
@@ -117,7 +118,7 @@ def table(usages: list[Usage]) -> str:
     for usage in usages:
         rows.setdefault(str(usage.configuration), {}).setdefault(usage.kernel, []).append(usage)
     lines = [["configuration", *kernels], ["---"] * (len(kernels) + 1)]
-    lines += [[name, *(_cell(cells[kernel]) for kernel in kernels)] for name, cells in rows.items()]
+    lines += [[name, *(_cell(cells.get(kernel, [])) for kernel in kernels)] for name, cells in rows.items()]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 

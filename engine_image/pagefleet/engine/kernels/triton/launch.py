@@ -5,14 +5,27 @@ import triton
 import triton.language as tl
 
 from pagefleet.engine.kernels.interface import AttentionShape
+from pagefleet.engine.kernels.packed_format import PackedFormat, sink_blocks
 from pagefleet.engine.kernels.triton.attention_kernel import attention_kernel, merge_kernel
+from pagefleet.engine.kernels.triton.pack_kernel import pack_kernel
+from pagefleet.engine.kernels.triton.packed_attention_kernel import packed_attention_kernel
 from pagefleet.engine.kernels.triton.store_kernel import store_kernel
-from pagefleet.engine.kernels.triton.tiles import MOST_SPLITS, Tile, next_power_of_2, padded_head_dim
+from pagefleet.engine.kernels.triton.tiles import MOST_SPLITS, StepItems, Tile, next_power_of_2, padded_head_dim
 from pagefleet.engine.layers.rotary import RotaryTable
 
 IS_INTERPRETED = triton.knobs.runtime.interpret
 
 DOT_DTYPES = {torch.float16: tl.float16, torch.bfloat16: tl.bfloat16, torch.float32: tl.float32}
+
+PACK_WARPS = 8
+
+
+def packed_constants(packed: PackedFormat | None, block_size: int) -> dict[str, int]:
+    """Return what the attention kernel of a packed cache knows besides."""
+    if packed is None:
+        return {}
+    sink_tokens = sink_blocks(block_size) * block_size
+    return {"sink_tokens": sink_tokens, "key_bits": packed.key_bits, "value_bits": packed.value_bits}
 
 
 class Launcher:
@@ -21,6 +34,8 @@ class Launcher:
     def __init__(self, shape: AttentionShape) -> None:
         self._shape = shape
         self._head_padded = padded_head_dim(shape.head_dim)
+        self._attention_kernel = attention_kernel if shape.packed is None else packed_attention_kernel
+        self._packed_constants = packed_constants(shape.packed, shape.block_size)
 
     def store(
         self,
@@ -56,13 +71,33 @@ class Launcher:
             num_warps=1,
         )
 
+    def pack(
+        self, plain: tuple[torch.Tensor, ...], packed: tuple[torch.Tensor, ...], step: torch.Tensor, items: StepItems
+    ) -> None:
+        """Pack the blocks that the step fills, from the plain keys and values into the tensors of `PackedPools`."""
+        shape = self._shape
+        constants = self._packed_constants
+        pack_kernel[(items.fills, shape.kv_heads)](
+            *plain,
+            *packed,
+            step,
+            items.first_fill,
+            kv_heads=shape.kv_heads,
+            head_dim=shape.head_dim,
+            run_padded=next_power_of_2(shape.head_dim // 8),
+            block_size=shape.block_size,
+            key_bits=constants["key_bits"],
+            value_bits=constants["value_bits"],
+            num_warps=PACK_WARPS,
+            enable_fp_fusion=False,
+        )
+
     def attend(
         self,
         layer: int,
         output: torch.Tensor,
         query: torch.Tensor,
-        keys: torch.Tensor,
-        values: torch.Tensor,
+        caches: tuple[torch.Tensor, ...],
         step: torch.Tensor,
         *,
         first_item: int,
@@ -70,21 +105,23 @@ class Launcher:
         tile: Tile,
         splits: int,
     ) -> None:
-        """Attend for `items` items from `first_item` on; those that are split have one row each and begin at 0."""
+        """Attend for `items` items from `first_item` on; those that are split have one row each and begin at 0.
+
+        `caches` is what the kernel takes between `query` and `step`.
+        """
         shape, options = self._shape, self._shape.attention_of(layer)
         partial = maxima = sums = output
         if splits > 1:
             size = (len(query), shape.query_heads, splits)
             maxima, sums = torch.empty((2, *size), dtype=torch.float32, device=query.device)
             partial = torch.empty((*size, self._head_padded), dtype=torch.float32, device=query.device)
-        attention_kernel[(items, shape.kv_heads, splits)](
+        self._attention_kernel[(items, shape.kv_heads, splits)](
             output,
             partial,
             maxima,
             sums,
             query,
-            keys,
-            values,
+            *caches,
             step,
             first_item,
             shape.scale_of(layer),
@@ -101,6 +138,7 @@ class Launcher:
             # The interpreter multiplies the bit patterns of bfloat16.
             dot_dtype=tl.float32 if IS_INTERPRETED else DOT_DTYPES[query.dtype],
             is_split=splits > 1,
+            **self._packed_constants,
             num_warps=tile.warps,
             num_stages=tile.stages,
         )

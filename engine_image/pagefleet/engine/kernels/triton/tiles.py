@@ -1,7 +1,8 @@
 """How the kernels' work is cut: sizes of tiles, splits of long contexts, and the items of a step. Pure."""
 
 import itertools
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -11,6 +12,8 @@ LEAST_SPLIT_TOKENS = 256
 """A shorter split costs more in its merge than it gains."""
 
 ITEM_NUMBERS = 4
+
+FILL_NUMBERS = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +50,14 @@ def attention_tile(*, head_dim: int, itemsize: int, group: int, is_decode: bool)
     return Tile(rows=max(rows, next_power_of_2(group)), keys=keys, warps=4 if width <= 128 else 8, stages=2)
 
 
+def packed_tile(tile: Tile, *, block_size: int, group: int) -> Tile:
+    """Return the tile for a packed cache, of blocks of 16 tokens or a larger power of two: neither keys nor tokens are
+    of two blocks.
+    """
+    rows = max(16, min(tile.rows, next_power_of_2(block_size * group)))
+    return replace(tile, rows=rows, keys=min(tile.keys, block_size))
+
+
 def choose_splits(*, programs: int, longest_context: int, processors: int) -> int:
     """Return among how many programs each context is split, so that few sequences keep all processors busy.
 
@@ -63,9 +74,16 @@ class StepItems:
     """The items of one step, decodes first: what the kernels read, and how many of each kind there are."""
 
     numbers: np.ndarray
-    """int32: [items, 4] (place of the block table in `numbers`, first row, tokens, first position), then tables."""
+    """int32: [items, 4] (place of the block table in `numbers`, first row, tokens, first position), then [fills, 2]
+    (plain slot and block, of a packed cache), then tables."""
     decodes: int
     prefill_tiles: int
+    fills: int
+
+    @property
+    def first_fill(self) -> int:
+        """Return the place of the fills in `numbers`."""
+        return ITEM_NUMBERS * (self.decodes + self.prefill_tiles)
 
 
 def cut_step(
@@ -75,10 +93,13 @@ def cut_step(
     *,
     tile_tokens: int,
     least_decodes: int = 0,
+    cut_at: int | None = None,
+    fills: list[tuple[int, int]] | None = None,
 ) -> StepItems:
     """Cut the rows of a step into items: one for each decode, one for each `tile_tokens` rows of a longer chunk.
 
-    Below `least_decodes` the decodes are padded with items that have no token.
+    Below `least_decodes` the decodes are padded with items that have no token. Where there are `fills`, no item crosses
+    a position that is a multiple of `cut_at`, and they are padded too, with slot -1.
     """
     decodes: list[tuple[int, int, int, int]] = []
     prefills: list[tuple[int, int, int, int]] = []
@@ -87,16 +108,28 @@ def cut_step(
         if length == 1:
             decodes.append((table_start, row, 1, context - 1))
         else:
-            for first in range(0, length, tile_tokens):
-                tokens = min(tile_tokens, length - first)
-                prefills.append((table_start, row + first, tokens, context - length + first))
+            position = context - length
+            for first, end in _spans(position, context, tile_tokens, cut_at):
+                prefills.append((table_start, row + first - position, end - first, first))
         row += length
         table_start += len(table)
     decodes += [(0, 0, 0, 0)] * (least_decodes - len(decodes))
+    pairs = [] if fills is None else [*fills, *[(-1, 0)] * (least_decodes - len(fills))]
     items = len(decodes) + len(prefills)
-    numbers = np.empty(ITEM_NUMBERS * items + table_start, dtype=np.int32)
+    tables = ITEM_NUMBERS * items + FILL_NUMBERS * len(pairs)
+    numbers = np.empty(tables + table_start, dtype=np.int32)
     rows = numbers[: ITEM_NUMBERS * items].reshape(items, ITEM_NUMBERS)
     rows[:] = decodes + prefills
-    rows[:, 0] += ITEM_NUMBERS * items
-    numbers[ITEM_NUMBERS * items :] = np.fromiter(itertools.chain.from_iterable(block_tables), np.int32, table_start)
-    return StepItems(numbers=numbers, decodes=len(decodes), prefill_tiles=len(prefills))
+    rows[:, 0] += tables
+    numbers[ITEM_NUMBERS * items : tables] = list(itertools.chain.from_iterable(pairs))
+    numbers[tables:] = np.fromiter(itertools.chain.from_iterable(block_tables), np.int32, table_start)
+    return StepItems(numbers=numbers, decodes=len(decodes), prefill_tiles=len(prefills), fills=len(pairs))
+
+
+def _spans(first: int, end: int, most: int, cut_at: int | None) -> Iterator[tuple[int, int]]:
+    """Cut positions into spans of `most` at most that cross no multiple of `cut_at`."""
+    while first < end:
+        border = end if cut_at is None else min(end, (first // cut_at + 1) * cut_at)
+        span_end = min(border, first + most)
+        yield first, span_end
+        first = span_end

@@ -5,10 +5,29 @@ from typing import Any
 
 import torch
 
+from pagefleet.engine.kernels.packed_format import PACKED_FORMATS, PackedFormat
 from pagefleet.engine.kernels.triton.attention_kernel import attention_kernel, merge_kernel
-from pagefleet.engine.kernels.triton.launch import DOT_DTYPES
+from pagefleet.engine.kernels.triton.launch import DOT_DTYPES, PACK_WARPS, packed_constants
+from pagefleet.engine.kernels.triton.pack_kernel import pack_kernel
+from pagefleet.engine.kernels.triton.packed_attention_kernel import packed_attention_kernel
 from pagefleet.engine.kernels.triton.store_kernel import store_kernel
-from pagefleet.engine.kernels.triton.tiles import MOST_SPLITS, attention_tile, next_power_of_2, padded_head_dim
+from pagefleet.engine.kernels.triton.tiles import (
+    MOST_SPLITS,
+    attention_tile,
+    next_power_of_2,
+    packed_tile,
+    padded_head_dim,
+)
+
+PACKED_POINTERS = {
+    "key_codes": "*u8",
+    "key_scales": "*u8",
+    "key_least": "*bf16",
+    "value_codes": "*u8",
+    "value_scales": "*u8",
+    "value_middles": "*i8",
+    "scale_table": "*fp32",
+}
 
 POINTERS = {torch.float16: "*fp16", torch.bfloat16: "*bf16", torch.float32: "*fp32"}
 
@@ -24,6 +43,7 @@ class Configuration:
     block_size: int = 16
     window: int = 0
     soft_cap: float = 0.0
+    packed: PackedFormat | None = None
 
     def __str__(self) -> str:
         """Name it for people."""
@@ -32,6 +52,7 @@ class Configuration:
             *([f"block {self.block_size}"] if self.block_size != 16 else []),
             *([f"window {self.window}"] if self.window else []),
             *([f"cap {self.soft_cap:g}"] if self.soft_cap else []),
+            *([f"KV {self.packed.name}"] if self.packed else []),
         ]
         return ", ".join([f"head {self.head_dim}", *options])
 
@@ -47,6 +68,14 @@ TYPICAL = (
     Configuration(head_dim=256, group=2, window=4096, soft_cap=50.0),
     Configuration(head_dim=128, block_size=1),
     Configuration(head_dim=128, block_size=128),
+    *(
+        Configuration(head_dim=size, block_size=block_size, packed=PACKED_FORMATS[name])
+        for name, block_size in (("int8", 16), ("int4", 32), ("k4v3", 64))
+        for size in (64, 96, 128)
+    ),
+    Configuration(head_dim=128, dtype=torch.float32, block_size=32, packed=PACKED_FORMATS["int4"]),
+    Configuration(head_dim=256, group=2, window=4096, soft_cap=50.0, block_size=32, packed=PACKED_FORMATS["int4"]),
+    Configuration(head_dim=128, block_size=128, packed=PACKED_FORMATS["k4v3"]),
 )
 
 
@@ -64,6 +93,7 @@ class Variant:
     constants: dict[str, Any]
     warps: int
     stages: int
+    fuses_multiply_adds: bool = True
 
 
 def variants(it: Configuration) -> list[Variant]:
@@ -72,7 +102,8 @@ def variants(it: Configuration) -> list[Variant]:
         _attention(it, is_decode=is_decode, is_split=is_split)
         for is_decode, is_split in ((False, False), (True, False), (True, True))
     ]
-    return [_store(it), *attention, _merge(it)]
+    packs = [_pack(it, it.packed)] if it.packed else []
+    return [_store(it), *attention, _merge(it), *packs]
 
 
 def _store(it: Configuration) -> Variant:
@@ -105,14 +136,18 @@ def _store(it: Configuration) -> Variant:
 def _attention(it: Configuration, *, is_decode: bool, is_split: bool) -> Variant:
     rows = POINTERS[it.dtype]
     tile = attention_tile(head_dim=it.head_dim, itemsize=it.dtype.itemsize, group=it.group, is_decode=is_decode)
-    partial = "*fp32" if is_split else rows
+    output, kernel, packed_pointers = rows, attention_kernel, {}
+    if it.packed:
+        tile = packed_tile(tile, block_size=it.block_size, group=it.group)
+        output, kernel, packed_pointers = "*fp32", packed_attention_kernel, {"slots": "*i64", **PACKED_POINTERS}
     return Variant(
         name="split decode" if is_split else "decode" if is_decode else "prefill",
-        kernel=attention_kernel,
+        kernel=kernel,
         pointers={
-            "output": rows,
-            **dict.fromkeys(("partial_output", "partial_maxima", "partial_sums"), partial),
+            "output": output,
+            **dict.fromkeys(("partial_output", "partial_maxima", "partial_sums"), "*fp32" if is_split else output),
             **dict.fromkeys(("query", "keys", "values"), rows),
+            **packed_pointers,
             "step": "*i32",
         },
         numbers={"first_item": "i32", "scale": "fp32", "query_stride": "i32"},
@@ -129,6 +164,7 @@ def _attention(it: Configuration, *, is_decode: bool, is_split: bool) -> Variant
             "soft_cap": it.soft_cap,
             "dot_dtype": DOT_DTYPES[it.dtype],
             "is_split": is_split,
+            **packed_constants(it.packed, it.block_size),
         },
         warps=tile.warps,
         stages=tile.stages,
@@ -140,7 +176,7 @@ def _merge(it: Configuration) -> Variant:
         name="merge",
         kernel=merge_kernel,
         pointers={
-            "output": POINTERS[it.dtype],
+            "output": "*fp32" if it.packed else POINTERS[it.dtype],
             **dict.fromkeys(("partial_output", "partial_maxima", "partial_sums"), "*fp32"),
             "step": "*i32",
         },
@@ -154,4 +190,25 @@ def _merge(it: Configuration) -> Variant:
         },
         warps=4,
         stages=1,
+    )
+
+
+def _pack(it: Configuration, packed: PackedFormat) -> Variant:
+    return Variant(
+        name="pack",
+        kernel=pack_kernel,
+        pointers={**dict.fromkeys(("keys", "values"), POINTERS[it.dtype]), **PACKED_POINTERS, "step": "*i32"},
+        numbers={"first_fill": "i32"},
+        strides=(),
+        constants={
+            "kv_heads": it.kv_heads,
+            "head_dim": it.head_dim,
+            "run_padded": next_power_of_2(it.head_dim // 8),
+            "block_size": it.block_size,
+            "key_bits": packed.key_bits,
+            "value_bits": packed.value_bits,
+        },
+        warps=PACK_WARPS,
+        stages=1,
+        fuses_multiply_adds=False,
     )
