@@ -85,6 +85,7 @@ def check_request(request: PlanRequest) -> None:
             f"a memory utilization of {pinned.gpu_memory_utilization:g} is no share: above 0 and at most 1, such as 0.9"
         )
     _check_counts(pinned)
+    _check_default_places(request)
     _check_lengths(request)
     if not request.allowed.weights or not request.allowed.kv_cache:
         raise CannotPlan("the allow-list names no format: write at least weights none and KV cache auto")
@@ -111,6 +112,17 @@ def _check_counts(pinned: PinnedKnobs) -> None:
             f"max_num_batched_tokens {tokens} is less than max_num_seqs {sequences}, so a step cannot give each "
             f"sequence a token: use {sequences} or more"
         )
+
+
+def _check_default_places(request: PlanRequest) -> None:
+    """Refuse a step too narrow for the engine's own max_num_seqs, with which it would not start."""
+    tokens, default = request.pinned.max_num_batched_tokens, request.engine.max_num_seqs
+    if request.chooses_knobs or request.pinned.max_num_seqs is not None or tokens is None or tokens >= default:
+        return
+    raise CannotPlan(
+        f"max_num_batched_tokens {tokens} is less than the engine's default max_num_seqs {default}, so it would not "
+        f"start: use {default} or more, or a max_num_seqs of {tokens} or less"
+    )
 
 
 def _check_lengths(request: PlanRequest) -> None:
