@@ -24,7 +24,7 @@ HUNGRIEST = SamplingParameters(max_tokens=1, temperature=1.0, top_p=0.9, top_k=5
 def measure_activations(
     model: Model, attention: PagedAttention, *, max_num_batched_tokens: int, max_num_seqs: int, max_model_len: int
 ) -> int | None:
-    """Return the bytes, or None where this system does not tell. Leaves a small cache in `attention`.
+    """Return the bytes, or None where this system does not tell. Leaves a cache of one block in `attention`.
 
     Raises StartupError when not even this step fits a GPU.
     """
@@ -34,15 +34,16 @@ def measure_activations(
     attention.allocate(blocks)
     attention.zero(list(range(blocks)))  # its pages are in use before the measurement
     try:
-        if attention.shape.device.type == "cuda":
-            return _cuda_peak(model, attention, batch)
-        return _resident_peak(model, attention, batch)
+        peak = _cuda_peak if attention.shape.device.type == "cuda" else _resident_peak
+        return peak(model, attention, batch)
     except torch.OutOfMemoryError as error:
         raise StartupError(
             f"a step of --max-num-batched-tokens {max_num_batched_tokens} and --max-num-seqs {max_num_seqs} does not "
             f"fit the GPU beside the weights: use --max-num-batched-tokens {max(1, max_num_batched_tokens // 2)} and "
             f"--max-num-seqs {max(1, max_num_seqs // 2)}"
         ) from error
+    finally:
+        attention.allocate(1)
 
 
 def widest_step(max_num_batched_tokens: int, max_num_seqs: int, max_model_len: int) -> list[int]:

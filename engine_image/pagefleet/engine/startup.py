@@ -214,7 +214,10 @@ def _memory_facts(
 def _with_measured_step(
     facts: MemoryFacts, model: Model, attention: PagedAttention, config: EngineConfig, budget_tokens: int
 ) -> MemoryFacts:
-    """Replace what the widest step is thought to need by what one took, where this system tells."""
+    """Replace what the widest step is thought to need by what one took, where this system tells.
+
+    What it left in the process, such as code that was read from libraries, counts as used.
+    """
     measured = measure_activations(
         model,
         attention,
@@ -222,6 +225,8 @@ def _with_measured_step(
         max_num_seqs=config.max_num_seqs,
         max_model_len=min(config.max_model_len or model.context_length, model.context_length),
     )
+    if attention.shape.device.type == "cpu":
+        facts = replace(facts, used=machine.memory_used_bytes(), available=machine.memory_available_bytes())
     return facts if measured is None else replace(facts, activations=measured)
 
 
