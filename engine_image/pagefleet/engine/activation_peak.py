@@ -24,7 +24,7 @@ HUNGRIEST = SamplingParameters(max_tokens=1, temperature=1.0, top_p=0.9, top_k=5
 def measure_activations(
     model: Model, attention: PagedAttention, *, max_num_batched_tokens: int, max_num_seqs: int, max_model_len: int
 ) -> int | None:
-    """Return the bytes, or None where this system does not tell. Leaves a cache of one block in `attention`.
+    """Return the bytes, or None where this system does not tell; `attention` has no cache yet, and is used up.
 
     Raises StartupError when not even this step fits a GPU.
     """
@@ -42,8 +42,6 @@ def measure_activations(
             f"fit the GPU beside the weights: use --max-num-batched-tokens {max(1, max_num_batched_tokens // 2)} and "
             f"--max-num-seqs {max(1, max_num_seqs // 2)}"
         ) from error
-    finally:
-        attention.allocate(1)
 
 
 def widest_step(max_num_batched_tokens: int, max_num_seqs: int, max_model_len: int) -> list[int]:

@@ -73,10 +73,10 @@ def start_engine(
         elif refusal := attention_class.unsupported(shape):
             raise StartupError(refusal)
         facts = _memory_facts(model, budget_tokens, config.max_num_seqs, device, dtype)
-        attention = attention_class(shape)
-        facts = _with_measured_step(facts, model, attention, config, budget_tokens)
+        facts = _with_measured_step(facts, model, attention_class(shape), config, budget_tokens)
         plan = _plan(config, model, shape, facts)
     with clock.stage("allocate"):
+        attention = attention_class(shape)
         attention.allocate(plan.blocks_total)
     info = CoreReady(
         model=config.model,
