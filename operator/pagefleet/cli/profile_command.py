@@ -34,7 +34,7 @@ def profile(
     batches: Annotated[
         str, typer.Option(help="Decoding sequences; the largest is judged.", metavar="N,N,…")
     ] = "1,4,16",
-    context: Annotated[int, typer.Option(help="Tokens of the longest decoding sequences.")] = 256,
+    context: Annotated[int, typer.Option(help="Tokens of the longest decoding sequences.")] = 512,
     steps: Annotated[int, typer.Option(help="Decode steps of each batch.")] = 8,
     prompt_tokens: Annotated[int, typer.Option(help="Prompt of the requests that are judged.")] = 256,
     output_tokens: Annotated[int, typer.Option(help="Output of the requests that are judged.")] = 128,

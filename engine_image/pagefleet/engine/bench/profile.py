@@ -53,7 +53,7 @@ class ProfileOptions:
     """Prompts to a server are token ids below."""
     batches: Sequence[int] = (1, 4, 16)
     """Decoding sequences; the largest is the load that is judged."""
-    context: int = 256
+    context: int = 512
     steps: int = 8
     """Decode steps of each rung."""
     prompt_tokens: float = 256
