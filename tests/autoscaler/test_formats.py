@@ -1,8 +1,11 @@
 """Bytes of caches and weights, against the sizes that are known from elsewhere."""
 
+from dataclasses import replace
+
 import pytest
 
 from pagefleet.capacity import CannotPlan, ModelFacts, read_model
+from pagefleet.capacity.engine_profile import PAGEFLEET_CPU
 from pagefleet.capacity.kv_formats import (
     KV_FORMATS,
     check_block_size,
@@ -10,6 +13,7 @@ from pagefleet.capacity.kv_formats import (
     kv_bytes_per_token,
     kv_reserve_bytes,
 )
+from pagefleet.capacity.model_config import read_architecture
 from pagefleet.capacity.weight_facts import Role
 from pagefleet.capacity.weight_formats import weights_bytes
 from tests.autoscaler.builders import EIGHT_BILLION
@@ -135,3 +139,16 @@ def test_a_tied_head_is_not_counted_and_draft_layers_neither() -> None:
     assert qwen.weights.count() == pytest.approx(596e6, rel=0.001)
     deepseek = read_model("m", *checkpoints.deepseek_r1())
     assert deepseek.weights.count() == pytest.approx(671e9, rel=0.002)
+
+
+def test_scores_of_soft_capped_layers_count_where_they_are_held() -> None:
+    """Gemma 2 in bfloat16: 128 queries x 8 heads x 8,192 tokens, twice in float32 and once rounded."""
+    config, _ = checkpoints.dense(
+        layers=2, hidden=64, intermediate=128, heads=8, kv_heads=4, vocabulary=256, head_dim=8
+    )
+    capped = {**config, "model_type": "gemma2", "attn_logit_softcapping": 50.0, "sliding_window": 4096}
+    architecture = read_architecture({**capped, "max_position_embeddings": 8192})
+    holding = replace(PAGEFLEET_CPU, keeps_capped_scores=True)
+    assert holding.capped_score_bytes(architecture, 2) == 128 * 8 * 8192 * 10
+    assert holding.capped_score_bytes(replace(architecture, has_capped_scores=False), 2) == 0
+    assert PAGEFLEET_CPU.capped_score_bytes(architecture, 2) == 0

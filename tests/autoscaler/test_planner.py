@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pagefleet.capacity import (
+    CannotPlan,
     CapacityPlan,
     DoesNotFit,
     Lengths,
@@ -252,3 +253,15 @@ def test_an_engine_without_flags_is_planned_with_its_own_defaults_and_says_so() 
         "you set it",
     )
     assert pinned.limit.endswith("; you set it")
+
+
+def test_a_step_too_narrow_for_the_default_places_is_refused() -> None:
+    asked = replace(request(max_num_batched_tokens=64), chooses_knobs=False)
+    with pytest.raises(CannotPlan) as refused:
+        make_plan(asked)
+    assert str(refused.value) == (
+        "max_num_batched_tokens 64 is less than the engine's default max_num_seqs 128, so it would not start: use 128 "
+        "or more, or a max_num_seqs of 64 or less"
+    )
+    assert make_plan(replace(asked, pinned=replace(asked.pinned, max_num_seqs=64))).knobs.max_num_seqs == 64
+    assert make_plan(replace(asked, chooses_knobs=True)).knobs.max_num_seqs <= 64

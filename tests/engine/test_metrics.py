@@ -4,7 +4,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from pagefleet.api.metrics import LABELS, METRICS
-from pagefleet.engine.messages import CoreReady, CoreState, StepOutputs
+from pagefleet.engine.messages import CoreReady, CoreState, MemoryParts, MemoryReport, StepOutputs
 from pagefleet.engine.metrics import EngineMetrics
 
 
@@ -41,6 +41,10 @@ def a_ready_core() -> CoreReady:
         kv_cache_bytes=1000,
         weight_bytes=1000,
         memory_limit_bytes=2000,
+        memory=MemoryReport(
+            measured=MemoryParts(weights_bytes=1000, activation_bytes=60, runtime_bytes=40, kv_cache_bytes=1000),
+            predicted=MemoryParts(weights_bytes=900, activation_bytes=60, runtime_bytes=40, kv_cache_bytes=1000),
+        ),
         gpu_memory_utilization=0.9,
         eos_token_ids=[1],
         stage_seconds={"load": 1.5},
@@ -139,6 +143,9 @@ def test_the_state_of_the_core_is_shown(metrics: EngineMetrics) -> None:
     assert shown["vllm:num_preemptions_total"] == 6
     assert shown["pagefleet_memory_utilization_ratio"] == 0.25
     assert shown["pagefleet_queue_age_seconds"] == 1.5
+    assert shown["pagefleet_memory_bytes kind=measured part=weights"] == 1000
+    assert shown["pagefleet_memory_bytes kind=predicted part=weights"] == 900
+    assert shown["pagefleet_memory_drift_ratio"] == pytest.approx(0.05)
 
 
 def test_a_step_counts_once_however_often_it_is_reported(metrics: EngineMetrics) -> None:

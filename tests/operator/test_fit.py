@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pagefleet.api.capacity import CapacityReport, EnginePhase
+from pagefleet.api.capacity import CapacityReport, EnginePhase, MemoryParts, MemoryReport
 from pagefleet.api.conditions import find_condition
 from pagefleet.api.v1alpha1 import InferenceService
 from pagefleet.capacity import read_model
@@ -196,8 +196,8 @@ def test_a_template_without_the_engine_is_no_crash() -> None:
 
 def test_on_a_cpu_only_what_fits_in_neither_number_format_is_refused() -> None:
     float32 = service(accelerator={"memory": "64Gi"})
-    bfloat16 = service(accelerator={"memory": "50Gi"})
-    neither = service(accelerator={"memory": "30Gi"})
+    bfloat16 = service(accelerator={"memory": "30Gi"})
+    neither = service(accelerator={"memory": "15Gi"})
     seen = Observed(model=EIGHT_BILLION)
     plans = [make_plan(one, seen) for one in (float32, bfloat16, neither)]
     assert [told(each)[1] for each in plans] == ["Planned", "Planned", "DoesNotFit"]
@@ -206,16 +206,25 @@ def test_on_a_cpu_only_what_fits_in_neither_number_format_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("share", "status", "reason"), [(0.97, "True", "WithinFivePercent"), (0.9, "False", "PlanDrift")]
+    ("more_gib", "status", "reason"), [(0.5, "True", "WithinFivePercent"), (4.5, "False", "PlanDrift")]
 )
-def test_a_measurement_beside_the_plan_tells_the_error(share: float, status: str, reason: str) -> None:
+def test_a_measurement_beside_the_plan_tells_the_error(more_gib: float, status: str, reason: str) -> None:
+    """Also where the cache shrinks by just as much, so that the sum stays what was planned."""
     one = gpu("80Gi")
     first = make_plan(one, Observed(model=EIGHT_BILLION))
     planned = first.status.plan
     assert planned is not None
     assert planned.predicted is not None
     assert find_condition(first.status.conditions, "PlanMatches") is None
-    blocks = int((planned.predicted.blocks or 0) * share)
+    more_bytes = round(more_gib * GIB)
+    cache_bytes = (planned.predicted.kv_cache_bytes or 0) - more_bytes
+    blocks = cache_bytes // (16 * 131_072)
+    parts = MemoryParts(
+        weights_bytes=16_060_522_496,
+        activation_bytes=planned.predicted.activation_bytes or 0,
+        runtime_bytes=(planned.predicted.overhead_bytes or 0) + more_bytes,
+        kv_cache_bytes=cache_bytes,
+    )
     report = CapacityReport(
         phase=EnginePhase.READY,
         blocks_total=blocks,
@@ -225,6 +234,7 @@ def test_a_measurement_beside_the_plan_tells_the_error(share: float, status: str
         weights_bytes=16_060_522_496,
         kv_cache_bytes=blocks * 16 * 131_072,
         memory_bytes=80 * GIB,
+        memory=MemoryReport(measured=parts),
     )
     replica = ready_pod(revision_of(first))
     seen = applied(first, replica, progress={replica.uid: Progress(report)}, model=EIGHT_BILLION)

@@ -10,7 +10,7 @@ from pagefleet.capacity.model_facts import ModelFacts
 from pagefleet.capacity.plan import Alternative, CapacityPlan, Choice
 from pagefleet.capacity.planner import make_plan
 from pagefleet.capacity.read_model import join_facts, read_model
-from pagefleet.capacity.request import Allowed, PinnedKnobs, PlanRequest
+from pagefleet.capacity.request import Allowed, MeasuredStep, PinnedKnobs, PlanRequest
 from pagefleet.capacity.workload import Lengths, Workload
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "DoesNotFit",
     "EngineProfile",
     "Lengths",
+    "MeasuredStep",
     "ModelFacts",
     "ObjectiveOutOfReach",
     "PinnedKnobs",

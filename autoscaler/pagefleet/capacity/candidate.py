@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pagefleet.capacity.kv_formats import KV_FORMATS
 from pagefleet.capacity.memory import Footprint, Knobs, footprint
 from pagefleet.capacity.request import PlanRequest
-from pagefleet.capacity.step_time import Service, StepTime, predict_step_time, serve
+from pagefleet.capacity.step_time import Service, StepTime, predict_step_time, scale_step_time, serve
 from pagefleet.capacity.weight_formats import WEIGHT_FORMATS, weights_bytes
 
 LARGEST_MAX_NUM_SEQS = 1024
@@ -90,7 +90,7 @@ def _judge_places(request: PlanRequest, weights: str, kv_cache: str, places: int
         gpu_memory_utilization=request.gpu_memory_utilization,
         tensor_parallel_size=request.count,
     )
-    step = predict_step_time(model, request.accelerator, knobs, weights_total, profile, workload.mean_context)
+    step = _step_time(request, knobs, weights_total)
     knobs = replace(knobs, max_num_batched_tokens=_chunk(request, step, places))
     used = footprint(model, request.accelerator, knobs, profile)
     blocks, max_model_len = _blocks(request, used, knobs)
@@ -111,6 +111,25 @@ def _judge_places(request: PlanRequest, weights: str, kv_cache: str, places: int
         ),
         unavailable=_unavailable(request, weights, kv_cache),
     )
+
+
+def _step_time(request: PlanRequest, knobs: Knobs, weights_total: int) -> StepTime | None:
+    """Return the measured terms where there are some, for other formats in the ratio of the predicted ones."""
+    model, profile, context = request.model, request.engine, request.workload.mean_context
+    predicted = predict_step_time(model, request.accelerator, knobs, weights_total, profile, context)
+    measured = request.measured
+    if measured is None:
+        return predicted
+    as_measured = replace(knobs, weights=measured.weights, kv_cache=measured.kv_cache)
+    measured_bytes = weights_bytes(
+        model,
+        quantization=measured.weights,
+        compute_dtype=request.compute_dtype,
+        tensor_parallel_size=request.count,
+        copies_tied_head=profile.copies_tied_head,
+    )
+    reference = predict_step_time(model, request.accelerator, as_measured, measured_bytes, profile, context)
+    return scale_step_time(measured.step, predicted, reference)
 
 
 def _chunk(request: PlanRequest, step: StepTime | None, places: int) -> int:

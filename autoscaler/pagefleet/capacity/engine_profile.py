@@ -6,6 +6,9 @@ from pagefleet.capacity.model_facts import Architecture
 
 MIB = 1024**2
 
+CAPPED_TILE_TOKENS = 128
+"""Queries whose scores stand side by side where a back end holds them."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class SpeedPriors:
@@ -52,8 +55,8 @@ class EngineProfile:
     """The same with buffers for communication, where a replica has several accelerators."""
     copies_tied_head: bool = False
     """The output matrix is packed for its kernel, beside the table that embeds."""
-    keeps_files_mapped: bool = False
-    """Pages of the checkpoint's files stay part of the process's memory."""
+    keeps_capped_scores: bool = False
+    """Attention with a soft cap holds the scores of a tile of queries, as the torch back end does."""
     speed: SpeedPriors
 
     def activation_values_per_token(self, model: Architecture) -> float:
@@ -61,6 +64,14 @@ class EngineProfile:
         qkv = (model.query_heads + 2 * model.kv_heads) * model.head_dim
         widest = max(self.qkv_copies * qkv, self.intermediate_copies * model.intermediate_size)
         return self.hidden_copies * model.hidden_size + widest
+
+    def capped_score_bytes(self, model: Architecture, itemsize: int) -> int:
+        """Return what the scores of soft-capped layers take at once: float32 before and after softmax, then rounded."""
+        if not (self.keeps_capped_scores and model.has_capped_scores):
+            return 0
+        longest = max(window or model.context_length for window in model.windows)
+        rounded = 0 if itemsize == 4 else itemsize
+        return CAPPED_TILE_TOKENS * model.query_heads * min(longest, model.context_length) * (2 * 4 + rounded)
 
 
 # What the engine does not have yet is left out of `weights`, `kv_cache`, `checkpoints` and `features`: adding the word
@@ -94,10 +105,9 @@ PAGEFLEET_CPU = EngineProfile(
     qkv_copies=3,
     intermediate_copies=4,
     sampling_bytes_per_logit=24,
-    runtime_bytes=420 * MIB,  # measured: DESIGN.md
-    runtime_bytes_in_parallel=420 * MIB,
+    runtime_bytes=336 * MIB,  # measured: DESIGN.md
+    runtime_bytes_in_parallel=336 * MIB,
     copies_tied_head=True,
-    keeps_files_mapped=True,
     # Measured on a 125M model in float32: engine_image/NOTES.md, C kernels against torch.
     speed=SpeedPriors(weight_stream=0.8, kv_stream=0.7, compute=0.9, decode_compute=1.0, step_overhead_s=0.0005),
 )

@@ -64,6 +64,11 @@ def flag_word(name: str) -> str:
     return "bfloat16" if name == "bf16" else name
 
 
+def format_of_flag(word: str) -> str:
+    """Return the format that the engine's flag spells so."""
+    return "bf16" if word == "bfloat16" else word
+
+
 def check_block_size(name: str, block_size: int) -> None:
     """Refuse a block size that is illegal for a format; raises CannotPlan."""
     if block_size < 1:

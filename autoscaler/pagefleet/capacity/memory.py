@@ -36,7 +36,7 @@ class Footprint:
     activation_bytes: int
     """Peak of one step's intermediate values."""
     runtime_bytes: int
-    """Interpreter, libraries and device context, and file pages that stay mapped."""
+    """Interpreter, libraries and device context."""
     kv_reserve_bytes: int
     """What quantized caches keep as computed."""
     block_bytes: int
@@ -58,8 +58,6 @@ def footprint(model: ModelFacts, accelerator: Accelerator, knobs: Knobs, profile
     architecture, parallel = model.architecture, knobs.tensor_parallel_size
     memory_bytes = accelerator.memory_bytes or 0
     runtime_bytes = profile.runtime_bytes if parallel == 1 else profile.runtime_bytes_in_parallel
-    if profile.keeps_files_mapped:
-        runtime_bytes += model.weights.stored_bytes
     return Footprint(
         memory_bytes=memory_bytes,
         usable_bytes=int(memory_bytes * knobs.gpu_memory_utilization),
@@ -75,7 +73,8 @@ def footprint(model: ModelFacts, accelerator: Accelerator, knobs: Knobs, profile
             * profile.activation_values_per_token(architecture)
             * DTYPE_BYTES[knobs.compute_dtype]
             + knobs.max_num_seqs * architecture.vocabulary_size * profile.sampling_bytes_per_logit
-        ),
+        )
+        + profile.capped_score_bytes(architecture, DTYPE_BYTES[knobs.compute_dtype]),
         runtime_bytes=runtime_bytes,
         kv_reserve_bytes=kv_reserve_bytes(
             architecture,

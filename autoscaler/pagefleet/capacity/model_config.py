@@ -41,6 +41,7 @@ def read_architecture(config: Mapping[str, Any]) -> Architecture:
         windows=_windows(text, family, layers),
         latent=_latent(text) if LATENT_ATTENTION in needs else None,
         experts=experts,
+        has_capped_scores=_told(config, text, "attn_logit_softcapping", None) is not None,
         ties_head=bool(_told(config, text, "tie_word_embeddings", family.ties_head_unless_told)),
         draft_layers=_number(text, ("num_nextn_predict_layers",), default=0, least=0),
         stored_dtype=str(_told(config, text, "dtype", _told(config, text, "torch_dtype", "bfloat16"))),

@@ -40,6 +40,8 @@ class Architecture:
     """Tokens that each layer looks back at most; None is all of them. Its length is the number of layers."""
     latent: LatentAttention | None = None
     experts: Experts | None = None
+    has_capped_scores: bool = False
+    """Attention scores are soft-capped."""
     ties_head: bool = False
     """The output matrix is the embedding table."""
     draft_layers: int = 0

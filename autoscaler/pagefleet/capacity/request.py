@@ -7,6 +7,7 @@ from pagefleet.capacity.engine_profile import EngineProfile
 from pagefleet.capacity.errors import CannotPlan
 from pagefleet.capacity.kv_formats import AUTO, check_block_size, resolve_kv_format
 from pagefleet.capacity.model_facts import ModelFacts
+from pagefleet.capacity.step_time import StepTime
 from pagefleet.capacity.weight_formats import DTYPE_BYTES, weight_format
 from pagefleet.capacity.workload import Workload
 
@@ -31,6 +32,17 @@ class Allowed:
 
 
 @dataclass(frozen=True, kw_only=True)
+class MeasuredStep:
+    """Hold step times that a profile measured, and with which formats: others are scaled as the priors are."""
+
+    step: StepTime
+    compute_dtype: str
+    weights: str
+    kv_cache: str
+    """A format's own name."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class PlanRequest:
     """Ask for a plan of one replica."""
 
@@ -43,6 +55,8 @@ class PlanRequest:
     workload: Workload = field(default=Workload())
     pinned: PinnedKnobs = field(default=PinnedKnobs())
     allowed: Allowed = field(default=Allowed())
+    measured: MeasuredStep | None = None
+    """Takes the place of the step times from data sheets."""
     chooses_knobs: bool = True
     """False plans an engine that gets the pinned knobs alone, and takes its defaults for the others."""
 
@@ -84,7 +98,13 @@ def check_request(request: PlanRequest) -> None:
         raise CannotPlan(
             f"a memory utilization of {pinned.gpu_memory_utilization:g} is no share: above 0 and at most 1, such as 0.9"
         )
+    if request.measured is not None and request.measured.compute_dtype != request.compute_dtype:
+        raise CannotPlan(
+            f"the profile was measured in {request.measured.compute_dtype} and the plan is for "
+            f"{request.compute_dtype}: give --dtype {request.measured.compute_dtype}, or another profile"
+        )
     _check_counts(pinned)
+    _check_default_places(request)
     _check_lengths(request)
     if not request.allowed.weights or not request.allowed.kv_cache:
         raise CannotPlan("the allow-list names no format: write at least weights none and KV cache auto")
@@ -111,6 +131,17 @@ def _check_counts(pinned: PinnedKnobs) -> None:
             f"max_num_batched_tokens {tokens} is less than max_num_seqs {sequences}, so a step cannot give each "
             f"sequence a token: use {sequences} or more"
         )
+
+
+def _check_default_places(request: PlanRequest) -> None:
+    """Refuse a step too narrow for the engine's own max_num_seqs, with which it would not start."""
+    tokens, default = request.pinned.max_num_batched_tokens, request.engine.max_num_seqs
+    if request.chooses_knobs or request.pinned.max_num_seqs is not None or tokens is None or tokens >= default:
+        return
+    raise CannotPlan(
+        f"max_num_batched_tokens {tokens} is less than the engine's default max_num_seqs {default}, so it would not "
+        f"start: use {default} or more, or a max_num_seqs of {tokens} or less"
+    )
 
 
 def _check_lengths(request: PlanRequest) -> None:

@@ -90,6 +90,19 @@ def predict_step_time(
     )
 
 
+def scale_step_time(measured: StepTime, predicted: StepTime | None, reference: StepTime | None) -> StepTime:
+    """Return measured terms times predicted ones over those of the formats that were measured."""
+    if predicted is None or reference is None:
+        return measured
+    return StepTime(
+        base_s=measured.base_s * predicted.base_s / reference.base_s,
+        prefill_token_s=measured.prefill_token_s * predicted.prefill_token_s / reference.prefill_token_s,
+        kv_token_s=measured.kv_token_s * predicted.kv_token_s / reference.kv_token_s,
+        sequence_s=measured.sequence_s * predicted.sequence_s / reference.sequence_s,
+        source=measured.source,
+    )
+
+
 def _computed_weights(model: ModelFacts) -> tuple[float, float]:
     """Return the weights that multiply each token in the layers, and those of the output matrix."""
     weights, architecture = model.weights, model.architecture

@@ -24,6 +24,41 @@ class EnginePhase(StrEnum):
     FAILED = "Failed"
 
 
+class MemoryParts(BaseModel):
+    """Where the memory of an accelerator goes, in bytes."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", use_attribute_docstrings=True)
+
+    weights_bytes: Count
+    """Weights as loaded."""
+    activation_bytes: Count
+    """Most that the intermediate values of the widest step take."""
+    runtime_bytes: Count
+    """Interpreter, libraries and device context."""
+    kv_cache_bytes: Count
+    """All blocks."""
+    graph_bytes: Count = 0
+    """Captured decode steps."""
+
+    @property
+    def total_bytes(self) -> int:
+        """The sum."""
+        return self.weights_bytes + self.activation_bytes + self.runtime_bytes + self.kv_cache_bytes + self.graph_bytes
+
+
+class MemoryReport(BaseModel):
+    """What an engine's start measured beside what the planner predicts for its settings and its blocks."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", use_attribute_docstrings=True)
+
+    measured: MemoryParts
+    """What the engine found."""
+    predicted: MemoryParts | None = None
+    """Null for a model that the planner cannot read."""
+    drift_ratio: Annotated[float, Field(allow_inf_nan=False)] | None = None
+    """Share by which the measured total is larger than the predicted one."""
+
+
 class CapacityReport(BaseModel):
     """One answer of an engine's `/capacity`, snake_case JSON. Fields of a newer engine are ignored."""
 
@@ -90,6 +125,8 @@ class CapacityReport(BaseModel):
     """Weights as loaded."""
     kv_cache_bytes: Count | None = None
     """All blocks."""
+    memory: MemoryReport | None = None
+    """Memory by part, measured and predicted. Null until it was measured."""
     config_hash: str | None = None
     """Hash of the engine's settings; equals the pod's config-hash annotation unless the pod is stale."""
     engine_version: str | None = None

@@ -231,6 +231,21 @@ _MEMORY = (
         "Memory in use over its limit, 0 to 1: the accelerator's, or on a CPU the process's.",
         vllm=None,
     ),
+    _metric(
+        "memory_bytes",
+        "gauge",
+        "bytes",
+        "Memory that the engine's start measured, and the planner's prediction of it, by part.",
+        labels=("part", "kind"),
+        vllm=None,
+    ),
+    _metric(
+        "memory_drift_ratio",
+        "gauge",
+        "ratio",
+        "Share by which the memory measured is more than predicted, 0.05 for 5 % more.",
+        vllm=None,
+    ),
 )
 
 _PROCESS = (

@@ -10,6 +10,8 @@ CGROUP_MEMORY_FILES = (
     Path("/sys/fs/cgroup/memory.max"),  # version 2
     Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),  # version 1
 )
+PEAK_RESET_FILE = Path("/proc/self/clear_refs")
+"""What writes 5 there sets the peak of resident memory to its present (proc(5))."""
 CGROUP_CPU_FILE = Path("/sys/fs/cgroup/cpu.max")
 
 
@@ -31,6 +33,23 @@ def memory_available_bytes() -> int:
 def memory_used_bytes() -> int:
     """Return this process's resident bytes."""
     return int(psutil.Process().memory_info().rss)
+
+
+class PeakMemory:
+    """Know the most resident bytes of this process since `reset`, where the kernel tells (Linux)."""
+
+    def reset(self) -> bool:
+        """Forget what was before; tells whether that is possible here."""
+        try:
+            PEAK_RESET_FILE.write_text("5")
+        except OSError:  # another system, or one that hides /proc
+            return False
+        return True
+
+    def bytes(self) -> int:
+        """Return the bytes."""
+        status = Path("/proc/self/status").read_text()
+        return 1024 * next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM:"))
 
 
 class ResidentMemory:

@@ -65,6 +65,40 @@ class StartupProgress(Message, frozen=True, kw_only=True):
     """Share of the stage that is done, 0 to 1; None when unknown."""
 
 
+class MemoryParts(msgspec.Struct, frozen=True, kw_only=True):
+    """Split the memory of the device that the engine takes, in bytes."""
+
+    weights_bytes: int
+    activation_bytes: int
+    """Most that the values between two layers, logits and sampling take in the widest step."""
+    runtime_bytes: int
+    """Interpreter, libraries and device context."""
+    kv_cache_bytes: int
+    """All blocks, whether in use or not."""
+    graph_bytes: int = 0
+    """Captured decode steps, on a GPU."""
+
+    @property
+    def total_bytes(self) -> int:
+        """Return the sum."""
+        return self.weights_bytes + self.activation_bytes + self.runtime_bytes + self.kv_cache_bytes + self.graph_bytes
+
+
+class MemoryReport(msgspec.Struct, frozen=True, kw_only=True):
+    """Compare what the planner predicts for these settings and this many blocks with what the start measured."""
+
+    measured: MemoryParts
+    predicted: MemoryParts | None
+    """None for a model that the planner cannot read."""
+
+    @property
+    def drift_ratio(self) -> float | None:
+        """Return by which share the measured total is larger than the predicted one."""
+        if self.predicted is None:
+            return None
+        return self.measured.total_bytes / self.predicted.total_bytes - 1
+
+
 class CoreReady(Message, frozen=True, kw_only=True):
     """Say that a real forward pass has run and what this engine can hold."""
 
@@ -96,6 +130,7 @@ class CoreReady(Message, frozen=True, kw_only=True):
     kv_cache_bytes: int
     weight_bytes: int
     memory_limit_bytes: int
+    memory: MemoryReport | None = None
     gpu_memory_utilization: float
     eos_token_ids: list[int]
     stage_seconds: dict[str, float]

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from importlib import metadata
 
+import msgspec
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric as MetricFamily
@@ -289,9 +290,22 @@ class EngineMetrics(Collector):
         }
         if state.blocks_total:
             values["kv_cache_usage_perc"] = {(): state.blocks_active / state.blocks_total}
+        values |= self._memory_values()
         if self.ready is not None and self.ready.memory_limit_bytes:
             values["memory_utilization_ratio"] = {(): state.memory_used_bytes / self.ready.memory_limit_bytes}
         return values
+
+    def _memory_values(self) -> dict[str, Values]:
+        memory = None if self.ready is None else self.ready.memory
+        if memory is None:
+            return {}
+        sizes: dict[tuple[str, ...], float] = {}
+        for kind, parts in (("predicted", memory.predicted), ("measured", memory.measured)):
+            if parts is not None:
+                for field, size in msgspec.structs.asdict(parts).items():
+                    sizes[field.removesuffix("_bytes"), kind] = size
+        drift = memory.drift_ratio
+        return {"memory_bytes": sizes, "memory_drift_ratio": {} if drift is None else {(): drift}}
 
     def _info_labels(self) -> dict[str, str]:
         labels = {"version": package_version("pagefleet"), "torch_version": package_version("torch")}

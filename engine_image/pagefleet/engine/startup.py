@@ -1,11 +1,14 @@
 """From flags to an engine that has computed something: download, load, measure, allocate, warm up."""
 
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 import torch
 
 from pagefleet.engine import machine
+from pagefleet.engine.activation_peak import measure_activations
+from pagefleet.engine.allocator import release_free_heap
 from pagefleet.engine.batching_policies import BatchingPolicyName
 from pagefleet.engine.cache_plan import CachePlan, MemoryFacts, cache_budget_bytes, plan_cache
 from pagefleet.engine.capacity_policies import CapacityPolicyName
@@ -21,7 +24,8 @@ from pagefleet.engine.kernels.cpu.pointwise import make_rms_norm
 from pagefleet.engine.kernels.cpu.probe import use_linear_backend
 from pagefleet.engine.kernels.interface import AttentionShape, PagedAttention
 from pagefleet.engine.kernels.packed_format import PACKED_FORMATS
-from pagefleet.engine.messages import AddRequest, CoreReady
+from pagefleet.engine.memory_report import predict_memory, report_memory
+from pagefleet.engine.messages import AddRequest, CoreReady, MemoryParts, MemoryReport
 from pagefleet.engine.model_source import ModelSource, resolve_model
 from pagefleet.engine.models.interface import Model
 from pagefleet.engine.models.registry import architecture_of, load_model
@@ -65,6 +69,7 @@ def start_engine(
         linear_backend = _use_linear_backends(config, model)
         if linear_backend == "c":
             model.rms_norm = make_rms_norm(dtype)
+        release_free_heap()
     with clock.stage("measure"):
         budget_tokens = _budget_tokens(config, device)
         shape = _attention_shape(config, model, dtype, device)
@@ -73,6 +78,7 @@ def start_engine(
         elif refusal := attention_class.unsupported(shape):
             raise StartupError(refusal)
         facts = _memory_facts(model, budget_tokens, config.max_num_seqs, device, dtype)
+        facts = _with_measured_step(facts, model, attention_class(shape), config, budget_tokens)
         plan = _plan(config, model, shape, facts, budget_tokens)
     with clock.stage("allocate"):
         attention = attention_class(shape)
@@ -107,6 +113,7 @@ def start_engine(
         config_hash=config.config_hash,
     )
     with clock.stage("warm_up"):
+        reserved_bytes = _reserved_bytes(device)
         graphs = capture_decodes(
             model,
             attention,
@@ -114,7 +121,9 @@ def start_engine(
             max_model_len=plan.max_model_len,
             max_rows=budget_tokens,
         )
+        graph_bytes = _reserved_bytes(device) - reserved_bytes
         _warm_up(_assemble(config, info, model, attention, graphs))
+    info = msgspec.structs.replace(info, memory=_report_memory(source, info, facts, graph_bytes))
     return _assemble(config, info, model, attention, graphs)
 
 
@@ -231,6 +240,43 @@ def _memory_facts(
         used=machine.memory_used_bytes(),
         activations=activations,
     )
+
+
+def _with_measured_step(
+    facts: MemoryFacts, model: Model, attention: PagedAttention, config: EngineConfig, budget_tokens: int
+) -> MemoryFacts:
+    """Replace what the widest step is thought to need by what one took, where this system tells.
+
+    What it left in the process, such as code that was read from libraries, counts as used.
+    """
+    measured = measure_activations(
+        model,
+        attention,
+        max_num_batched_tokens=budget_tokens,
+        max_num_seqs=config.max_num_seqs,
+        max_model_len=min(config.max_model_len or model.context_length, model.context_length),
+    )
+    if attention.shape.device.type == "cpu":
+        facts = replace(facts, used=machine.memory_used_bytes(), available=machine.memory_available_bytes())
+    return facts if measured is None else replace(facts, activations=measured)
+
+
+def _reserved_bytes(device: torch.device) -> int:
+    return torch.cuda.memory_reserved(device) if device.type == "cuda" else 0
+
+
+def _report_memory(source: ModelSource, info: CoreReady, facts: MemoryFacts, graph_bytes: int) -> MemoryReport:
+    """Split what was measured; on a GPU, what is used there and is not torch's counts as this process's runtime."""
+    is_cuda = info.device.startswith("cuda")
+    runtime_bytes = facts.limit - facts.available - facts.used if is_cuda else facts.used - info.weight_bytes
+    measured = MemoryParts(
+        weights_bytes=info.weight_bytes,
+        activation_bytes=facts.activations,
+        runtime_bytes=max(0, runtime_bytes),
+        kv_cache_bytes=info.kv_cache_bytes,
+        graph_bytes=graph_bytes,
+    )
+    return report_memory(measured, predict_memory(source, info))
 
 
 def _plan(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -46,6 +47,9 @@ def plan(
     max_num_seqs: Annotated[int | None, typer.Option(help="Sequences in one step at most.")] = None,
     max_num_batched_tokens: Annotated[int | None, typer.Option(help="Tokens in one step at most.")] = None,
     revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of a hub id.")] = None,
+    profile: Annotated[
+        Path | None, typer.Option(help="Step times that `pagefleet profile --json` measured.", metavar="FILE")
+    ] = None,
     compare: Annotated[str | None, typer.Option(help="Accelerators side by side: a100-80g,h100-80g.")] = None,
     price: Annotated[
         list[str] | None, typer.Option(help="Price per hour of one, such as h100-80g=2.5; repeatable.")
@@ -60,6 +64,8 @@ def plan(
     if prices and compare is None:
         raise UserMistake("--price belongs to --compare: for example --compare a100-80g,h100-80g")
     single = {"--accelerator": accelerator, "--memory": memory, "--bandwidth": bandwidth, "--tflops": tflops}
+    if compare is not None and profile is not None:
+        raise UserMistake(f"--profile {profile} is of one machine, and --compare {compare} names others: leave one out")
     if compare is not None and (given := [flag for flag, value in single.items() if value is not None]):
         raise UserMistake(f"{given[0]} describes one accelerator, and --compare {compare} names its own: leave one out")
     flags = Flags(
@@ -87,7 +93,7 @@ def plan(
     try:
         subjects = [override(subject, flags) for subject in subjects_of(model)]
         if compare is None:
-            _print_plans(subjects, bandwidth, tflops, as_json)
+            _print_plans(subjects, bandwidth, tflops, as_json, profile)
         else:
             _print_comparison(subjects, parse_list("--compare", compare), prices, as_json)
     except CannotPlan as error:
@@ -95,7 +101,11 @@ def plan(
 
 
 def _print_plans(
-    subjects: list[Subject], bandwidth_gb_per_s: float | None, tflops: float | None, as_json: bool
+    subjects: list[Subject],
+    bandwidth_gb_per_s: float | None,
+    tflops: float | None,
+    as_json: bool,
+    profile: Path | None,
 ) -> None:
     """Print the plan of every subject that has one, then end with the refusals of the others."""
     from pagefleet.capacity import CannotPlan, make_plan
@@ -103,13 +113,19 @@ def _print_plans(
     from pagefleet.cli.plan.drawing import draw_plan, make_console
     from pagefleet.cli.plan.inputs import choose_accelerator
     from pagefleet.cli.plan.model_sources import read_model_facts
+    from pagefleet.cli.plan.profile_file import read_profile
 
+    measured = None
+    if profile is not None:
+        read = read_profile(profile)
+        measured = read.measured
+        bandwidth_gb_per_s, tflops = bandwidth_gb_per_s or read.bandwidth_gb_per_s, tflops or read.tflops
     plans, refusals = [], []
     for subject in subjects:
         found = choose_accelerator(subject, bandwidth_gb_per_s=bandwidth_gb_per_s, tflops=tflops)
         facts = read_model_facts(subject.model, revision=subject.revision)
         try:
-            plans.append((subject, make_plan(_request(subject, facts, found))))
+            plans.append((subject, make_plan(replace(_request(subject, facts, found), measured=measured))))
         except CannotPlan as error:
             refusals.append(f"{subject.name}: {error}" if subject.is_service else str(error))
     if as_json:

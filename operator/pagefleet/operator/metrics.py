@@ -48,7 +48,7 @@ class OperatorMetrics:
 
         self.plan_drift = Gauge(
             "pagefleet_operator_plan_drift_ratio",
-            "Share by which the KV cache that an engine measured is larger than the plan's, -0.05 for 5 % smaller",
+            "Share by which an engine takes more memory than planned, 0.05 for 5 % more",
             ["namespace", "service"],
             registry=self.registry,
         )

@@ -28,6 +28,8 @@ class Panel:
     lines: Sequence[Line]
     title: str = ""
     has_points: bool = False
+    is_log: bool = False
+    """Both axes have logarithmic scales."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +60,11 @@ def write_plot(path: Path | None, panels: Sequence[Panel | Bars], *, title: str,
             _draw_bars(axes, panel)
         else:
             _draw_lines(axes, panel)
-        axes.set(ylabel=panel.y_label, title=panel.title, ylim=(0, None))
+        axes.set(ylabel=panel.y_label, title=panel.title)
+        if isinstance(panel, Panel) and panel.is_log:
+            axes.set(xscale="log", yscale="log")
+        else:
+            axes.set(ylim=(0, None))
         axes.legend(fontsize="small")
         axes.grid(alpha=0.3)
     figure.savefig(path, format="png", dpi=120)

@@ -3,7 +3,7 @@
 Names and order of operations are those of transformers' models, so that float32 tokens are equal.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import torch
 
@@ -94,11 +94,24 @@ class DecoderModel:
 
     def forward(self, token_ids: torch.Tensor, positions: torch.Tensor, attention: PagedAttention) -> torch.Tensor:
         """Map [tokens] ids at [tokens] positions to [tokens, hidden] states before the final norm."""
+        return self._forward(token_ids, positions, attention, range(len(self._layers)))
+
+    def forward_widest(
+        self, token_ids: torch.Tensor, positions: torch.Tensor, attention: PagedAttention
+    ) -> torch.Tensor:
+        """Compute the first layer of each kind: they differ in how they attend alone."""
+        kinds = {kind: layer for layer, kind in reversed(list(enumerate(self.layer_attention)))}
+        return self._forward(token_ids, positions, attention, sorted(kinds.values()))
+
+    def _forward(
+        self, token_ids: torch.Tensor, positions: torch.Tensor, attention: PagedAttention, layers: Iterable[int]
+    ) -> torch.Tensor:
         tables = {rotary: rotary.table(positions, self._dtype) for rotary in set(self._rotary)}
         hidden = torch.nn.functional.embedding(token_ids, self._embedding)
         if self._description.embedding_scale is not None:
             hidden = hidden * torch.tensor(self._description.embedding_scale, dtype=self._dtype)
-        for index, layer in enumerate(self._layers):
+        for index in layers:
+            layer = self._layers[index]
             qkv = layer.qkv(self._normalise(hidden, layer.input_norm))
             if layer.head_norms is not None:
                 self._normalise_heads(qkv, layer.head_norms)

@@ -59,5 +59,10 @@ class Model(Protocol):
     def forward(self, token_ids: torch.Tensor, positions: torch.Tensor, attention: PagedAttention) -> torch.Tensor:
         """Map [tokens] ids at [tokens] positions to [tokens, hidden] states; `attention` knows whose they are."""
 
+    def forward_widest(
+        self, token_ids: torch.Tensor, positions: torch.Tensor, attention: PagedAttention
+    ) -> torch.Tensor:
+        """Compute as `forward` does, but perhaps fewer layers: enough to need as much memory at once as all of them."""
+
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Map [rows, hidden] states to float32 [rows, vocabulary]; callers pass only the rows that sample."""

@@ -53,6 +53,12 @@ class TransformersModel:
         qkv = (self.query_heads + 2 * self.kv_heads) * self.head_dim
         self.activation_values_per_token = 4 * seen.widest_values_per_token + 3 * qkv
 
+    def forward_widest(
+        self, token_ids: torch.Tensor, positions: torch.Tensor, attention: PagedAttention
+    ) -> torch.Tensor:
+        """Compute everything: which of the modules is the widest is not known."""
+        return self.forward(token_ids, positions, attention)
+
     def linears(self) -> Iterator[tuple[str, Linear]]:
         """Yield none: they belong to transformers' modules."""
         return iter(())

@@ -26,8 +26,10 @@ class WeightLoader:
         return next(found, PREFIXES[0])
 
     def weight(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
-        """Return one weight."""
-        return self._stored(name, shape).to(device=self.device, dtype=self.dtype).contiguous()
+        """Return one weight in memory of its own: a view would keep all pages of its file in this process."""
+        stored = self._stored(name, shape)
+        weight = stored.to(device=self.device, dtype=self.dtype).contiguous()
+        return weight.clone() if weight.data_ptr() == stored.data_ptr() else weight
 
     def norm(self, name: str, size: int, *, adds_one: bool) -> torch.Tensor:
         """Return a norm's [size] weight; one that is stored less 1 becomes float32, as `rms_norm` wants it."""

@@ -6,7 +6,8 @@ import time
 
 import msgspec
 
-from pagefleet.api.capacity import CapacityReport, EnginePhase
+from pagefleet.api.capacity import CapacityReport, EnginePhase, MemoryReport
+from pagefleet.engine import messages
 from pagefleet.engine.config import EngineConfig, ServerConfig
 from pagefleet.engine.core_client import CoreClient
 from pagefleet.engine.messages import StartupProgress
@@ -124,6 +125,7 @@ class ServerState:
                 "memory_bytes": ready.memory_limit_bytes,
                 "weights_bytes": ready.weight_bytes,
                 "kv_cache_bytes": ready.kv_cache_bytes,
+                "memory": _memory_report(ready.memory),
                 "config_hash": ready.config_hash,
                 "prompt_tokens_total": self.metrics.prompt_tokens_total,
                 "generation_tokens_total": self.metrics.generation_tokens_total,
@@ -145,6 +147,12 @@ class ServerState:
                 "prefix_hit_tokens_total": state.prefix_hit_tokens_total,
             }
         return report.model_copy(update=known)
+
+
+def _memory_report(memory: messages.MemoryReport | None) -> MemoryReport | None:
+    if memory is None:
+        return None
+    return MemoryReport.model_validate({**msgspec.to_builtins(memory), "drift_ratio": memory.drift_ratio})
 
 
 _STAGE_PHASES = {"import": EnginePhase.STARTING, "download": EnginePhase.DOWNLOADING}

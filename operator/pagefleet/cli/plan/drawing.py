@@ -100,7 +100,7 @@ def _numbers(plan: CapacityPlan) -> Iterator[Text]:
     yield Text(
         f"Step: {time_text(step.base_s)} + {time_text(step.prefill_token_s)} for each prompt token + "
         f"{time_text(step.sequence_s)} for each sequence + {time_text(step.kv_token_s * 1000)} for 1,000 cached tokens "
-        f"({step.source}: predicted, not measured)."
+        f"({'measured' if step.source == 'measured' else f'{step.source}: predicted, not measured'})."
     )
     yield Text(
         f"Service: {service.requests_per_s:.3g} requests/s, {count_text(service.output_tokens_per_s or 0)} output "

@@ -38,11 +38,28 @@ def make_plan_status(
 
 
 def plan_drift(plan: PlanStatus) -> float | None:
-    """Return by which share the measured cache is larger than the predicted one; None where one is unknown."""
-    predicted, measured = plan.predicted, plan.measured
-    if predicted is None or measured is None or not predicted.kv_tokens or measured.kv_tokens is None:
+    """Return by which share the engine takes more memory than predicted; None where one of the two is unknown.
+
+    Both with the cache that the engine made: it takes what the rest leaves, so it would hide what the rest has more.
+    """
+    predicted, measured = _total_bytes(plan.predicted), _total_bytes(plan.measured)
+    if predicted is None or measured is None:
         return None
-    return measured.kv_tokens / predicted.kv_tokens - 1
+    assert plan.predicted is not None and plan.measured is not None  # noqa: S101, PT018 - they have totals
+    cache_bytes = plan.measured.kv_cache_bytes or 0
+    return measured / (predicted - (plan.predicted.kv_cache_bytes or 0) + cache_bytes) - 1
+
+
+def _total_bytes(footprint: PlanFootprint | None) -> int | None:
+    if footprint is None:
+        return None
+    parts = (
+        footprint.weights_bytes,
+        footprint.activation_bytes,
+        footprint.overhead_bytes,
+        footprint.kv_cache_bytes,
+    )
+    return None if None in parts else sum(part or 0 for part in parts)
 
 
 def _asked_for(service: InferenceService, observed: Observed) -> PlanStatus:
@@ -137,9 +154,12 @@ def _measured(observed: Observed, revision: Revision | None) -> dict[str, Any]:
 def _footprint(report: CapacityReport) -> PlanFootprint:
     blocks, size = report.blocks_total or 0, report.block_size
     tokens = None if size is None else blocks * size
+    measured = None if report.memory is None else report.memory.measured
     return PlanFootprint(
         memory_bytes=report.memory_bytes,
         weights_bytes=report.weights_bytes,
+        activation_bytes=None if measured is None else measured.activation_bytes,
+        overhead_bytes=None if measured is None else measured.runtime_bytes + measured.graph_bytes,
         kv_cache_bytes=report.kv_cache_bytes,
         bytes_per_token=round(report.kv_cache_bytes / tokens) if report.kv_cache_bytes and tokens else None,
         blocks=blocks,

@@ -171,7 +171,9 @@ def _with_earlier(conditions: tuple[Condition, ...], service: InferenceService) 
 def _plan_matches(plan: PlanStatus, drift: float) -> tuple[ConditionStatus, str, str]:
     predicted = plan.predicted.kv_tokens if plan.predicted else None
     measured = plan.measured.kv_tokens if plan.measured else None
-    numbers = f"the KV cache holds {measured:,} tokens, {predicted:,} were planned ({drift:+.1%})"
+    numbers = f"the engine takes {abs(drift):.1%} {'more' if drift > 0 else 'less'} memory than planned"
+    if measured is not None and predicted is not None:
+        numbers += f"; its KV cache holds {measured:,} tokens of {predicted:,} planned"
     if abs(drift) <= MOST_DRIFT:
         return _TRUE, "WithinFivePercent", numbers
     return _FALSE, "PlanDrift", f"{numbers}; the plan of other services with this model may be off likewise"
