@@ -119,7 +119,7 @@ def test_64_streams(server: EngineServer, measured: Callable[[str], None]) -> No
     began_s = time.monotonic()
     clients, waste = asyncio.run(run_load(server, prompts))
     took_s = time.monotonic() - began_s
-    text = httpx.get(f"{server.url}/metrics").text
+    text = server.http.get(f"{server.url}/metrics").text
 
     assert [client.finish_reasons for client in clients] == [["length"]] * CLIENTS
     assert [client.prompt_tokens for client in clients] == [len(prompt) for prompt in prompts]
