@@ -1,6 +1,4 @@
-"""Many clients at once on a model that keeps them waiting: nothing is lost, metrics are what clients saw, little memory is
-wasted.
-"""
+"""Many clients at once: nothing is lost, metrics are what clients saw, little memory is wasted."""
 
 import asyncio
 import random
@@ -38,8 +36,10 @@ class Client:
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineServer]:
     """An engine of 32M parameters: steps take so long that the way to a client and back is little of them."""
-    sizes = {"hidden": 512, "layers": 12, "heads": 8, "kv_heads": 4, "head_dim": 64}
-    model = make_tiny_model(tmp_path_factory.mktemp("model"), max_position_embeddings=1024, **sizes)
+    folder = tmp_path_factory.mktemp("model")
+    model = make_tiny_model(
+        folder, max_position_embeddings=1024, hidden=512, layers=12, heads=8, kv_heads=4, head_dim=64
+    )
     engine = {"kv_cache_memory_bytes": 3 * 2**29, "block_size": BLOCK_SIZE, "max_model_len": 1024, "max_num_seqs": 64}
     with EngineServer(model, engine=engine) as running:
         yield running.wait_ready()
