@@ -1,14 +1,12 @@
 """Ahead-of-time compilation for GPUs that are not here: nothing needs more than a device has, nothing spills.
 
-The command compiles all configurations; here are the commonest for all devices, and the widest for one. What it said is
-kept under `~/.cache/pagefleet/compiled` by the hash of the kernels, so that kernels that are as they were compile once.
+The command compiles all configurations; here are the commonest for all devices, and the widest for one. Kernels
+that are as they were are not compiled again.
 """
 
-import json
 import os
 import subprocess
 import sys
-from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
@@ -17,35 +15,17 @@ import pytest
 from pagefleet.engine.kernels.triton import compile as compile_module
 from pagefleet.engine.kernels.triton.compile import SHARED_BYTES, Usage, table
 from pagefleet.engine.kernels.triton.variants import TYPICAL, Configuration
-from tests.images.cache import MONTH_S, cache_folder, content_hash, forget_older, tree_hash
+from tests.images.cache import content_hash, tree_hash
+from tests.support.compiled import Said, answer_of
 
 COMMON = "head 128, bfloat16, 4 to 1"
-
-
-@dataclass(frozen=True)
-class Said:
-    """What the command answered."""
-
-    returncode: int
-    stdout: str
-    stderr: str
 
 
 def run(*arguments: str) -> Said:
     """Run the command, or tell what it said of the same kernels before."""
     kernels = tree_hash([Path(compile_module.__file__).parent])
     key = content_hash(kernels, version("triton"), version("torch"), *arguments)
-    path = cache_folder().parent / "compiled" / f"triton-{key}.json"
-    if path.exists():
-        return Said(**json.loads(path.read_text()))
-    said = compile_kernels(*arguments)
-    if "Traceback" not in said.stderr and said.returncode >= 0:  # a fault of the machine's is no answer
-        path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = path.with_suffix(f".{os.getpid()}")
-        unfinished.write_text(json.dumps(vars(said)))
-        unfinished.replace(path)
-        forget_older(path, after_s=MONTH_S)
-    return said
+    return answer_of("triton", key, lambda: compile_kernels(*arguments))
 
 
 def compile_kernels(*arguments: str) -> Said:
@@ -53,6 +33,7 @@ def compile_kernels(*arguments: str) -> Said:
     environment = {**os.environ, "TRITON_INTERPRET": "0", "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-m", "pagefleet.engine.kernels.triton.compile", *arguments]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert "Traceback" not in done.stderr, done.stderr  # nor is it kept
     return Said(done.returncode, done.stdout, done.stderr)
 
 
