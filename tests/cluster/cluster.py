@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -58,6 +58,15 @@ class Cluster(ABC):
             ClusterError: it failed and `check` is set; with what it said.
         """
         return self._run("kubectl", arguments, input, check, timeout_s)
+
+    def read(self, path: str) -> dict[str, Any]:
+        """Return what the API server answers to a GET of its administrator.
+
+        Raises:
+            ClusterError: the answer is another than 200.
+        """
+        found: dict[str, Any] = json.loads(self.kubectl("get", "--raw", path).stdout)
+        return found
 
     def helm(
         self, *arguments: str, check: bool = True, timeout_s: float = COMMAND_TIMEOUT_S

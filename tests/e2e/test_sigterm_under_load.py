@@ -19,7 +19,7 @@ def test_sigterm_under_load(tmp_path: Path) -> None:
 
         def ask(number: int) -> httpx.Response:
             body = {"prompt": "hello", "max_tokens": NEW_TOKENS, "ignore_eos": True, "stream": number % 2 == 0}
-            return httpx.post(f"{server.url}/v1/completions", json=body, timeout=120)
+            return server.http.post(f"{server.url}/v1/completions", json=body, timeout=120)
 
         answers = [pool.submit(ask, number) for number in range(CLIENTS)]
         server.wait_capacity(in_flight=CLIENTS)

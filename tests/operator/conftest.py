@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from pagefleet.api.resources import INFERENCE_SERVICES
 from tests.cluster.cluster import Cluster
 from tests.operator.operator_process import OperatorProcess, Team, wait_for
 from tests.support.crd_fixtures import client, crd_cluster
@@ -28,7 +29,7 @@ def _wait_for_garbage_collector(cluster: Cluster) -> None:
     with cluster.namespace("collector", wait=False) as namespace:
         team = Team(cluster, namespace)
         team.apply("owner")
-        owner = team.get("inferenceservice.serving.pagefleet.io", "owner")
+        owner = team.get(INFERENCE_SERVICES, "owner")
         reference = {key: owner[key] for key in ("apiVersion", "kind")}
         reference |= {key: owner["metadata"][key] for key in ("name", "uid")}
         metadata = {"name": "owned", "ownerReferences": [reference]}

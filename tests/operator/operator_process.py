@@ -11,14 +11,34 @@ import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self, TypeVar
+from urllib.parse import quote
 
+from pagefleet.api.resources import (
+    CONTROLLER_REVISIONS,
+    INFERENCE_SERVICES,
+    NETWORK_POLICIES,
+    POD_DISRUPTION_BUDGETS,
+    PODS,
+    REPLICA_SETS,
+    SERVICE_ACCOUNTS,
+    SERVICES,
+    Resource,
+)
 from tests.cluster.cluster import Cluster
 
 Found = TypeVar("Found")
 JsonObject = dict[str, Any]
 
 START_S = 30.0
-KINDS = "replicasets,services,poddisruptionbudgets,networkpolicies,serviceaccounts,controllerrevisions,pods"
+KINDS = (
+    REPLICA_SETS,
+    SERVICES,
+    POD_DISRUPTION_BUDGETS,
+    NETWORK_POLICIES,
+    SERVICE_ACCOUNTS,
+    CONTROLLER_REVISIONS,
+    PODS,
+)
 """All kinds of objects that a service has."""
 
 
@@ -125,20 +145,22 @@ class Team:
         """Run kubectl in the namespace."""
         return self.cluster.kubectl("--namespace", self.namespace, *arguments, input=text).stdout
 
-    def objects(self, kinds: str = KINDS, selector: str = "serving.pagefleet.io/service") -> list[JsonObject]:
-        """Return the objects of some kinds that belong to services."""
-        found = json.loads(self.kubectl("get", kinds, "--selector", selector, "--output=json"))
-        items: list[JsonObject] = found["items"]
-        return items
-
-    def get(self, kind: str, name: str = "chat") -> JsonObject:
-        """Return one object."""
-        found: JsonObject = json.loads(self.kubectl("get", kind, name, "--output=json"))
+    def objects(self, *kinds: Resource, selector: str | None = "serving.pagefleet.io/service") -> list[JsonObject]:
+        """Return the objects of some kinds that belong to services, of all kinds where none is named."""
+        query = f"?labelSelector={quote(selector)}" if selector else ""
+        found = []
+        for kind in kinds or KINDS:
+            items = self.cluster.read(kind.path(self.namespace) + query)["items"]
+            found += [{**one, "apiVersion": kind.api_version, "kind": kind.kind} for one in items]
         return found
+
+    def get(self, kind: Resource, name: str = "chat") -> JsonObject:
+        """Return one object."""
+        return self.cluster.read(kind.path(self.namespace, name))
 
     def status(self, name: str = "chat") -> JsonObject:
         """Return a service's status."""
-        found: JsonObject = self.get("inferenceservice.serving.pagefleet.io", name).get("status") or {}
+        found: JsonObject = self.get(INFERENCE_SERVICES, name).get("status") or {}
         return found
 
     def wait_status(self, what: str, holds: Callable[[JsonObject], bool], timeout_s: float = 20.0) -> JsonObject:
@@ -155,7 +177,7 @@ class Team:
 
     def wait_ready(self, replicas: int = 1, timeout_s: float = 20.0) -> JsonObject:
         """Wait until the present spec is wholly ready."""
-        generation = self.get("inferenceservice.serving.pagefleet.io")["metadata"]["generation"]
+        generation = self.get(INFERENCE_SERVICES)["metadata"]["generation"]
         return self.wait_status(
             f"{replicas} replicas are ready",
             lambda status: (

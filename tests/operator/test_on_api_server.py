@@ -9,6 +9,16 @@ from typing import Any
 
 import pytest
 
+from pagefleet.api.resources import (
+    CONTROLLER_REVISIONS,
+    INFERENCE_SERVICES,
+    NETWORK_POLICIES,
+    POD_DISRUPTION_BUDGETS,
+    PODS,
+    REPLICA_SETS,
+    SERVICE_ACCOUNTS,
+    SERVICES,
+)
 from tests.operator.operator_process import KINDS, OperatorProcess, Team, wait_for
 
 pytestmark = pytest.mark.timeout(300)
@@ -17,13 +27,13 @@ GPU = {"resource": "nvidia.com/gpu"}
 
 
 def revisions(team: Team) -> set[str]:
-    return {one["metadata"]["labels"]["serving.pagefleet.io/revision"] for one in team.objects("replicasets")}
+    return {one["metadata"]["labels"]["serving.pagefleet.io/revision"] for one in team.objects(REPLICA_SETS)}
 
 
 def test_an_applied_service_gets_its_objects_and_becomes_ready(team: Team, operator: OperatorProcess) -> None:
     team.apply(replicas=2)
     status = team.wait_ready(2)
-    owner = team.get("inferenceservice.serving.pagefleet.io")["metadata"]["uid"]
+    owner = team.get(INFERENCE_SERVICES)["metadata"]["uid"]
     objects = {one["kind"]: one for one in team.objects() if one["kind"] != "Pod"}
     assert set(objects) == {
         "ControllerRevision",
@@ -36,7 +46,7 @@ def test_an_applied_service_gets_its_objects_and_becomes_ready(team: Team, opera
     for one in objects.values():
         (reference,) = one["metadata"]["ownerReferences"]
         assert (reference["uid"], reference["controller"]) == (owner, True)
-    assert len(team.objects("pods")) == 2
+    assert len(team.objects(PODS)) == 2
     assert status["readyReplicas"] == 2
     columns = team.kubectl("get", "pf").split("\n")
     assert columns[0].split()[:4] == ["NAME", "READY", "REASON", "REPLICAS"]
@@ -53,7 +63,7 @@ def test_a_changed_spec_takes_over_one_by_one_and_leaves_nothing_old(team: Team,
 
     def look() -> bool:
         nonlocal most, least
-        pods = [one for one in team.objects("pods") if "deletionTimestamp" not in one["metadata"]]
+        pods = [one for one in team.objects(PODS) if "deletionTimestamp" not in one["metadata"]]
         ready = [
             one
             for one in pods
@@ -66,7 +76,7 @@ def test_a_changed_spec_takes_over_one_by_one_and_leaves_nothing_old(team: Team,
     wait_for("the new revision is current", look, 30)
     after = team.wait_ready(2)["revisions"]["current"]
     wait_for("the old revision is gone", lambda: revisions(team) == {after})
-    wait_for("its template too", lambda: len(team.objects("controllerrevisions")) == 1)
+    wait_for("its template too", lambda: len(team.objects(CONTROLLER_REVISIONS)) == 1)
     assert (most, least) == (3, 2)
 
 
@@ -112,19 +122,19 @@ def test_edits_by_hand_are_put_back_and_labels_of_others_stay(team: Team, operat
     team.kubectl("delete", "controllerrevision", "--all")
 
     def is_back() -> bool:
-        service = team.get("service")
+        service = team.get(SERVICES)
         return (
             service["spec"]["ports"][0]["targetPort"] == "http"
-            and team.get("replicaset", f"chat-{revision}")["spec"]["replicas"] == 1
-            and team.get("poddisruptionbudget")["spec"]["maxUnavailable"] == 1
-            and len(team.get("networkpolicy")["spec"]["ingress"]) == 2
-            and team.get("serviceaccount", "chat-engine")["metadata"]["labels"].get("app.kubernetes.io/name")
+            and team.get(REPLICA_SETS, f"chat-{revision}")["spec"]["replicas"] == 1
+            and team.get(POD_DISRUPTION_BUDGETS)["spec"]["maxUnavailable"] == 1
+            and len(team.get(NETWORK_POLICIES)["spec"]["ingress"]) == 2
+            and team.get(SERVICE_ACCOUNTS, "chat-engine")["metadata"]["labels"].get("app.kubernetes.io/name")
             == "pagefleet"
-            and len(team.objects("controllerrevisions")) == 1
+            and len(team.objects(CONTROLLER_REVISIONS)) == 1
         )
 
     wait_for("all of it is put back", is_back)
-    metadata = team.get("service")["metadata"]
+    metadata = team.get(SERVICES)["metadata"]
     assert metadata["labels"]["team"] == "search"
     assert metadata["annotations"]["example.com/owner"] == "me"
     team.wait_ready()
@@ -164,7 +174,7 @@ def test_a_namesake_of_somebody_else_is_not_taken_over(team: Team, operator: Ope
     team.apply()
     status = team.wait_status("a refusal", lambda status: status.get("reason") == "ServiceRefused", 20)
     assert "rename the service" in status["message"]
-    assert team.get("service")["spec"]["ports"][0]["port"] == 80
+    assert team.get(SERVICES)["spec"]["ports"][0]["port"] == 80
     looks = _looks(operator)
     time.sleep(3)
     assert _looks(operator) - looks < 5, "what was refused for good is not tried again and again"
@@ -204,7 +214,7 @@ def _looks(operator: OperatorProcess) -> float:
 
 
 def _versions(team: Team) -> dict[str, Any]:
-    items = [*team.objects(), *team.objects("pf", "")]
+    items = [*team.objects(), *team.objects(INFERENCE_SERVICES, selector=None)]
     return {f"{one['kind']}/{one['metadata']['name']}": one["metadata"]["resourceVersion"] for one in items}
 
 
@@ -235,4 +245,4 @@ def test_a_second_replica_takes_over(
 def test_kinds_are_all_that_the_store_watches() -> None:
     from pagefleet.operator.store import CHILD_RESOURCES
 
-    assert {one.plural for one in CHILD_RESOURCES} == set(KINDS.split(","))
+    assert set(CHILD_RESOURCES) == set(KINDS)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from pagefleet.api.resources import PODS
 from tests.operator.operator_process import OperatorProcess, Team, wait_for
 from tests.support import checkpoints
 from tests.support.hub import Hub
@@ -99,7 +100,7 @@ def test_what_does_not_fit_gets_no_pod_until_it_is_fixed(
         team.apply(uri="hf://organisation/tiny", accelerator=gpu("512Mi"))
         refused = team.wait_status("a refused change", lambda one: one.get("reason") == "DoesNotFit", 20)
         assert (refused["phase"], refused["readyReplicas"]) == ("Degraded", 1)
-        assert len(team.objects("pods")) == 1
+        assert len(team.objects(PODS)) == 1
 
 
 def test_three_services_get_three_explained_configurations(team: Team, operator: OperatorProcess) -> None:
@@ -130,7 +131,7 @@ def test_auto_chooses_what_makes_a_model_fit_and_keeps_it(
     team.apply(uri="hf://organisation/wordy", accelerator=gpu("1Gi"), tuning={"mode": "Auto"})
     status = team.wait_ready(timeout_s=40)
     chosen = status["tuning"]["recommended"]["engine.maxNumSeqs"]
-    (pod,) = team.objects("pods")
+    (pod,) = team.objects(PODS)
     arguments = pod["spec"]["containers"][0]["args"]
     assert arguments[arguments.index("--max-num-seqs") + 1] == chosen == str(status["plan"]["maxNumSeqs"])
     assert status["tuning"]["applied"] is True
@@ -139,7 +140,7 @@ def test_auto_chooses_what_makes_a_model_fit_and_keeps_it(
     with OperatorProcess(team.cluster, team.namespace, tmp_path, identity="two", **settings) as second:
         wait_for("it has looked at all", lambda: "first pass after" in second.log, 40)
         team.wait_status("the image is told", lambda one: "TemplateDrift" in str(one["conditions"]), 20)
-        assert [one["metadata"]["uid"] for one in team.objects("pods")] == [pod["metadata"]["uid"]]
+        assert [one["metadata"]["uid"] for one in team.objects(PODS)] == [pod["metadata"]["uid"]]
 
 
 def test_a_model_that_the_hub_does_not_have_is_started_without_a_plan(team: Team, operator: OperatorProcess) -> None:

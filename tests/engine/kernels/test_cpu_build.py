@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from pagefleet.engine.kernels.cpu import build
+from tests.support.compiled import Said, answer_of, compile_key
 
 
 def compiler() -> str:
@@ -20,9 +21,14 @@ def test_every_level_compiles_without_a_warning(level: str, tmp_path: Path) -> N
     flags = [flag for flag in build.FLAGS if flag not in ("-O3", "-shared")]
     sources = sorted(build.SOURCES.glob("*.c"))
     command = [compiler(), *flags, "-O1", *build.LEVELS[level], "-c", *map(str, sources)]
-    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+
+    def run() -> Said:
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+        return Said(done.returncode, "\n".join(sorted(path.stem for path in tmp_path.glob("*.o"))), done.stderr)
+
+    result = answer_of(f"objects-{level}", compile_key(command), run)
     assert (result.returncode, result.stderr) == (0, "")
-    assert {path.stem for path in tmp_path.glob("*.o")} == {path.stem for path in sources}
+    assert result.stdout.split() == [path.stem for path in sources]
 
 
 def test_a_library_is_built_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

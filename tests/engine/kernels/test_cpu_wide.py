@@ -23,18 +23,21 @@ from tests.engine.kernels import (
     test_cpu_sampling,
 )
 from tests.engine.kernels.test_cpu_attention import fresh, make_rows, make_shape, run_spans, spans_of
+from tests.support.compiled import compile_key, file_of
 
 DTYPES = [torch.float32, torch.bfloat16]
 
 
 @pytest.fixture(scope="module")
-def wide(tmp_path_factory: pytest.TempPathFactory) -> KernelLibrary:
+def wide() -> KernelLibrary:
     compiler = build.find_compiler()
     assert compiler is not None, "the tests need gcc"
-    path = tmp_path_factory.mktemp("wide") / "wide.so"
     flags = [flag for flag in build.FLAGS if flag != "-O3"]
-    command = [compiler, *flags, "-O1", *build.LEVELS["avx2"], "-DEMULATE_AVX512", "-Wno-psabi", "-o", str(path)]
-    subprocess.run([*command, *map(str, sorted(build.SOURCES.glob("*.c")))], check=True)
+    sources = map(str, sorted(build.SOURCES.glob("*.c")))
+    command = [compiler, *flags, "-O1", *build.LEVELS["avx2"], "-DEMULATE_AVX512", "-Wno-psabi", *sources]
+    path = file_of(
+        f"wide-{compile_key(command)}.so", lambda path: subprocess.run([*command, "-o", str(path)], check=True)
+    )
     return KernelLibrary(path, "avx512-bf16")
 
 

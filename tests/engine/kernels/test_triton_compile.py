@@ -1,25 +1,40 @@
 """Ahead-of-time compilation for GPUs that are not here: nothing needs more than a device has, nothing spills.
 
-The command compiles all configurations; here are the commonest for all devices, and the widest for one.
+The command compiles all configurations; here are the commonest for all devices, and the widest for one. Kernels
+that are as they were are not compiled again.
 """
 
 import os
 import subprocess
 import sys
+from importlib.metadata import version
+from pathlib import Path
 
 import pytest
 
+from pagefleet.engine.kernels.triton import compile as compile_module
 from pagefleet.engine.kernels.triton.compile import SHARED_BYTES, Usage, table
 from pagefleet.engine.kernels.triton.variants import TYPICAL, Configuration
+from tests.images.cache import content_hash, tree_hash
+from tests.support.compiled import Said, answer_of
 
 COMMON = "head 128, bfloat16, 4 to 1"
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+def run(*arguments: str) -> Said:
+    """Run the command, or tell what it said of the same kernels before."""
+    kernels = tree_hash([Path(compile_module.__file__).parent])
+    key = content_hash(kernels, version("triton"), version("torch"), *arguments)
+    return answer_of("triton", key, lambda: compile_kernels(*arguments))
+
+
+def compile_kernels(*arguments: str) -> Said:
     """Run the command in a process of its own: this one may interpret kernels, which decides at Triton's import."""
     environment = {**os.environ, "TRITON_INTERPRET": "0", "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-m", "pagefleet.engine.kernels.triton.compile", *arguments]
-    return subprocess.run(command, env=environment, capture_output=True, text=True)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert "Traceback" not in done.stderr, done.stderr  # nor is it kept
+    return Said(done.returncode, done.stdout, done.stderr)
 
 
 @pytest.mark.parametrize(

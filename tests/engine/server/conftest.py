@@ -24,7 +24,7 @@ def engine(tiny_model: Path) -> Iterator[EngineServer]:
         yield server.wait_ready()
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")  # to make one takes 40 ms of CPU time
 def client(engine: EngineServer) -> Iterator[OpenAI]:
     with OpenAI(base_url=f"{engine.url}/v1", api_key="none", max_retries=0) as client:
         yield client
@@ -36,7 +36,7 @@ async def async_client(engine: EngineServer) -> AsyncIterator[AsyncOpenAI]:
         yield client
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def http(engine: EngineServer) -> Iterator[httpx.Client]:
     with httpx.Client(base_url=engine.url, timeout=30) as client:
         yield client

@@ -6,7 +6,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-import httpx
 import pytest
 
 from pagefleet.engine.bench.server_metrics import Growth
@@ -64,7 +63,7 @@ def read(server: EngineServer, kind: dict[str, Any]) -> tuple[dict[str, Any], li
     body = {**FOLLOWING, **kind, "return_token_ids": True}
     if kind["stream"]:
         body["stream_options"] = {"include_usage": True}
-    response = httpx.post(f"{server.url}/v1/completions", json=body, timeout=120)
+    response = server.http.post(f"{server.url}/v1/completions", json=body, timeout=120)
     assert response.status_code == 200, response.text
     chunks = (
         [response.json()]
@@ -83,7 +82,7 @@ def read(server: EngineServer, kind: dict[str, Any]) -> tuple[dict[str, Any], li
 def lose(server: EngineServer) -> None:
     """Begin to read a long answer and leave."""
     body = {**FOLLOWING, "stream": True, "max_tokens": LOST_TOKENS}
-    with httpx.stream("POST", f"{server.url}/v1/completions", json=body, timeout=120) as response:
+    with server.http.stream("POST", f"{server.url}/v1/completions", json=body, timeout=120) as response:
         next(response.iter_raw())
 
 
@@ -96,7 +95,7 @@ def test_counts_are_conserved(small: EngineServer) -> None:
         lost = [pool.submit(lose, small) for _ in range(LOST)]
         running = [pool.submit(read, small, kind) for kind in KINDS * 3]
         refused = [
-            pool.submit(httpx.post, f"{small.url}/v1/completions", json={**FOLLOWING, "max_tokens": 10**6})
+            pool.submit(small.http.post, f"{small.url}/v1/completions", json={**FOLLOWING, "max_tokens": 10**6})
             for _ in range(REFUSED)
         ]
         for each in running:

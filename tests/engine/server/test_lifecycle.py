@@ -27,7 +27,7 @@ def in_background(work: Callable[[], Result]) -> Future[Result]:
 
 
 def post(server: EngineServer, body: dict[str, Any]) -> httpx.Response:
-    return httpx.post(f"{server.url}/v1/completions", json=body, timeout=60)
+    return server.http.post(f"{server.url}/v1/completions", json=body, timeout=60)
 
 
 def test_loading_is_told_apart_and_a_signal_ends_it(tiny_model: Path) -> None:
@@ -38,17 +38,17 @@ def test_loading_is_told_apart_and_a_signal_ends_it(tiny_model: Path) -> None:
         assert refused.status_code == 503
         assert refused.json()["error"]["code"] == "loading"
         assert int(refused.headers["retry-after"]) > 0
-        assert httpx.get(f"{server.url}/health").status_code == 503
-        assert httpx.get(f"{server.url}/v1/models").status_code == 503
-        assert httpx.get(f"{server.url}/version").status_code == 200
-        assert httpx.get(f"{server.admin_url}/startupz").status_code == 503
-        assert httpx.get(f"{server.admin_url}/readyz").status_code == 503
-        assert httpx.get(f"{server.admin_url}/livez").status_code == 200
+        assert server.http.get(f"{server.url}/health").status_code == 503
+        assert server.http.get(f"{server.url}/v1/models").status_code == 503
+        assert server.http.get(f"{server.url}/version").status_code == 200
+        assert server.http.get(f"{server.admin_url}/startupz").status_code == 503
+        assert server.http.get(f"{server.admin_url}/readyz").status_code == 503
+        assert server.http.get(f"{server.admin_url}/livez").status_code == 200
         report = server.capacity()
         assert report["phase"] in ("Starting", "Downloading", "Loading")
         assert report["detail"]
         assert report["blocks_total"] is report["queue_depth"] is report["running"] is None
-        families = httpx.get(f"{server.url}/metrics").text
+        families = server.http.get(f"{server.url}/metrics").text
         assert "kv_cache_usage_perc" not in families
         assert "num_requests_waiting" not in families
 
@@ -60,22 +60,22 @@ def test_drain_finishes_what_runs_and_refuses_the_rest(tiny_model: Path) -> None
     with EngineServer(tiny_model) as server, httpx.Client() as idle_keep_alive:
         server.wait_ready()
         idle_keep_alive.get(f"{server.url}/health")
-        assert httpx.post(f"{server.admin_url}/drain").json() == {"draining": True, "in_flight": 0}
-        assert httpx.get(f"{server.admin_url}/readyz").status_code == 503
+        assert server.http.post(f"{server.admin_url}/drain").json() == {"draining": True, "in_flight": 0}
+        assert server.http.get(f"{server.admin_url}/readyz").status_code == 503
         assert server.capacity()["phase"] == "Draining"
         assert post(server, LONG).json()["error"]["code"] == "draining"
-        assert httpx.post(f"{server.admin_url}/undrain").json()["draining"] is False
-        assert httpx.get(f"{server.admin_url}/readyz").status_code == 200
+        assert server.http.post(f"{server.admin_url}/undrain").json()["draining"] is False
+        assert server.http.get(f"{server.admin_url}/readyz").status_code == 200
 
         running = in_background(lambda: post(server, {**LONG, "max_tokens": 600}))
         server.wait_capacity(in_flight=1)
         server.terminate()
         server.wait_capacity(draining=True)
-        assert httpx.post(f"{server.admin_url}/undrain").json()["draining"] is True
+        assert server.http.post(f"{server.admin_url}/undrain").json()["draining"] is True
         refused = post(server, LONG)
         assert refused.status_code == 503
         assert "retry-after" in refused.headers
-        assert httpx.get(f"{server.admin_url}/startupz").status_code == 200
+        assert server.http.get(f"{server.admin_url}/startupz").status_code == 200
         answer = running.result(60)
         ended_s = time.monotonic()
 
@@ -160,7 +160,7 @@ def test_a_core_killed_while_loading_is_a_crash_and_no_mistake(tiny_model: Path)
 def watch_liveness(server: EngineServer, seen: list[int]) -> None:
     while True:
         try:
-            seen.append(httpx.get(f"{server.admin_url}/livez").status_code)
+            seen.append(server.http.get(f"{server.admin_url}/livez").status_code)
         except httpx.HTTPError:
             return
 
@@ -172,31 +172,31 @@ def test_a_stalled_core_is_not_live(tiny_model: Path) -> None:
         os.kill(core, signal.SIGSTOP)
         try:
             time.sleep(1.2)
-            assert httpx.get(f"{server.admin_url}/livez").status_code == 200, "an idle core need not make steps"
+            assert server.http.get(f"{server.admin_url}/livez").status_code == 200, "an idle core need not make steps"
             running = in_background(lambda: post(server, {**LONG, "max_tokens": 5}))
             server.wait_capacity(in_flight=1)
-            assert httpx.get(f"{server.admin_url}/livez").status_code == 200
+            assert server.http.get(f"{server.admin_url}/livez").status_code == 200
             time.sleep(1.2)
-            assert httpx.get(f"{server.admin_url}/livez").status_code == 503
+            assert server.http.get(f"{server.admin_url}/livez").status_code == 503
         finally:
             os.kill(core, signal.SIGCONT)
         assert running.result(20).status_code == 200
-        assert httpx.get(f"{server.admin_url}/livez").status_code == 200
+        assert server.http.get(f"{server.admin_url}/livez").status_code == 200
 
 
 def test_a_key_guards_the_api_alone(tiny_model: Path) -> None:
     with EngineServer(tiny_model, server={"api_keys": ["secret-ü", "second"]}) as server:
         server.wait_ready()
         for headers in ({}, {"authorization": "Bearer wrong"}, {"authorization": "Basic c2VjcmV0"}):
-            refused = httpx.get(f"{server.url}/v1/models", headers=headers)
+            refused = server.http.get(f"{server.url}/v1/models", headers=headers)
             assert refused.status_code == 401
             assert refused.json()["error"]["code"] == "invalid_api_key"
             assert refused.headers["www-authenticate"] == "Bearer"
         for key in ("secret-ü", "second"):
             allowed = {b"authorization": f"Bearer {key}".encode()}
-            assert httpx.get(f"{server.url}/v1/models", headers=allowed).status_code == 200
+            assert server.http.get(f"{server.url}/v1/models", headers=allowed).status_code == 200
         for path in ("/health", "/metrics", "/version", "/load", "/ping", "/openapi.json"):
-            assert httpx.get(server.url + path).status_code == 200
+            assert server.http.get(server.url + path).status_code == 200
         server.terminate()
         server.wait_exit()
         assert "second" not in server.read_log().replace("seconds", "")
@@ -213,7 +213,7 @@ def test_a_queue_that_is_full_says_when_to_return(tiny_model: Path) -> None:
         server.wait_capacity(timeout_s=2, in_flight=0, running=0, queue_depth=0, blocks_active=0)
         assert (
             'admission_rejections_total{engine="0",model_name="tiny",reason="queue_requests"}'
-            in httpx.get(f"{server.url}/metrics").text
+            in server.http.get(f"{server.url}/metrics").text
         )
 
 
@@ -237,9 +237,6 @@ def test_a_model_that_does_not_exist_ends_with_one_sentence(tmp_path: Path) -> N
     assert "Traceback" not in log
 
 
-def test_the_api_process_stays_free_of_torch(tiny_model: Path) -> None:
-    with EngineServer(tiny_model) as server:
-        server.wait_ready()
-        maps = Path(f"/proc/{server.process.pid}/maps").read_text()
-
+def test_the_api_process_stays_free_of_torch(engine: EngineServer) -> None:
+    maps = Path(f"/proc/{engine.process.pid}/maps").read_text()
     assert "libtorch" not in maps
