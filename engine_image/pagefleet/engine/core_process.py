@@ -95,8 +95,12 @@ def main() -> int:
         if config.kv_events_endpoint is not None:
             process.publish_events(config.kv_events_endpoint)
         with clock.stage("import"):
-            from pagefleet.engine.startup import start_engine  # torch: seconds in which the sockets already stand
+            # torch: seconds in which the sockets already stand
+            from pagefleet.engine.memory_report import log_drift
+            from pagefleet.engine.startup import start_engine
         core = start_engine(config, clock)
+        if core.info.memory is not None:
+            log_drift(core.info.memory)
     except StartupError as error:
         process.send(messages.StartupFailed(message=str(error)))
         process.close()

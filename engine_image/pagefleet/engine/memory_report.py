@@ -69,14 +69,11 @@ def _predict(facts: ModelFacts, info: CoreReady) -> MemoryParts:
     )
 
 
-def report_memory(measured: MemoryParts, predicted: MemoryParts | None) -> MemoryReport:
-    """Join the two and log how far they are apart: a warning beyond 5 %."""
-    report = MemoryReport(measured=measured, predicted=predicted)
-    drift = report.drift_ratio
-    if predicted is not None and drift is not None:
-        level = logging.WARNING if abs(drift) > MOST_DRIFT else logging.INFO
-        logger.log(level, "%s", drift_sentence(measured, predicted, drift))
-    return report
+def log_drift(report: MemoryReport) -> None:
+    """Log how far measurement and prediction are apart: a warning beyond 5 %."""
+    if report.predicted is not None and report.drift_ratio is not None:
+        level = logging.WARNING if abs(report.drift_ratio) > MOST_DRIFT else logging.INFO
+        logger.log(level, "%s", drift_sentence(report.measured, report.predicted, report.drift_ratio))
 
 
 def drift_sentence(measured: MemoryParts, predicted: MemoryParts, drift: float) -> str:

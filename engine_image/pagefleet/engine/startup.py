@@ -24,7 +24,7 @@ from pagefleet.engine.kernels.cpu.pointwise import make_rms_norm
 from pagefleet.engine.kernels.cpu.probe import use_linear_backend
 from pagefleet.engine.kernels.interface import AttentionShape, PagedAttention
 from pagefleet.engine.kernels.packed_format import PACKED_FORMATS
-from pagefleet.engine.memory_report import predict_memory, report_memory
+from pagefleet.engine.memory_report import predict_memory
 from pagefleet.engine.messages import AddRequest, CoreReady, MemoryParts, MemoryReport
 from pagefleet.engine.model_source import ModelSource, resolve_model
 from pagefleet.engine.models.interface import Model
@@ -276,7 +276,7 @@ def _report_memory(source: ModelSource, info: CoreReady, facts: MemoryFacts, gra
         kv_cache_bytes=info.kv_cache_bytes,
         graph_bytes=graph_bytes,
     )
-    return report_memory(measured, predict_memory(source, info))
+    return MemoryReport(measured=measured, predicted=predict_memory(source, info))
 
 
 def _plan(

@@ -41,7 +41,7 @@ def profile(
     quantization: Annotated[Literal["none", "int8"], typer.Option(help="Weights of a MODEL.")] = "none",
     vocabulary_size: Annotated[int, typer.Option(help="Prompts to a server are random token ids below this.")] = 1000,
     api_key: Annotated[str | None, typer.Option(envvar="PAGEFLEET_API_KEY", help="Key of the server.")] = None,
-    block_size: BlockSize = 16,
+    block_size: BlockSize = None,
     dtype: Dtype = "auto",
     threads: Threads = None,
     json_path: JsonPath = None,
@@ -62,7 +62,7 @@ def profile(
     )
     if len(set(numbers)) < 2:
         raise UserMistake(f"--batches {batches} is one batch, which tells no slope: for example --batches 1,4,16.")
-    if context < 2 * block_size:
+    if block_size is not None and context < 2 * block_size:
         raise UserMistake(f"--context {context} is less than two blocks: for example --context {8 * block_size}.")
     is_url = target.startswith(("http://", "https://"))
     if not target:

@@ -33,6 +33,7 @@ from pagefleet.engine.device import named_dtype
 from pagefleet.engine.errors import StartupError
 from pagefleet.engine.memory_report import read_facts
 from pagefleet.engine.model_source import ModelSource
+from pagefleet.engine.startup import block_size_of
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 MOST_SEQUENCES = 256
@@ -121,7 +122,7 @@ def run_profile(options: ProfileOptions, say: Say) -> dict[str, object]:
 
 def _model(options: ProfileOptions) -> Subject:
     folder = model_folder(options.engine.model, "S")
-    longest = options.context + options.steps + 2 * options.engine.block_size
+    longest = options.context + options.steps + 2 * block_size_of(options.engine)
     engine = OurEngine(
         msgspec.structs.replace(
             options.engine, model=str(folder), max_model_len=longest, max_num_seqs=max(options.batches)
