@@ -26,6 +26,17 @@ GROUPS = {
     "tests/operator/": API,
 }
 """Group by beginning of the path; the first that fits counts. All other tests stay together by file."""
+LONG_FILES = (
+    "tests/engine/bench/test_soak.py",
+    "tests/engine/server/test_lifecycle.py",
+    "tests/equality/test_lattice.py",
+    "tests/e2e/test_fuzz.py",
+    "tests/e2e/test_load.py",
+    "tests/equality/test_trained_quality.py",
+    "tests/equality/test_trained_models.py",
+    "tests/engine/kernels/test_triton_compile.py",
+)
+"""Of the others those that take longest, which come before the rest: the last one to begin is a short one."""
 CLUSTERS = {"node_cluster", "api_cluster"}
 """Fixtures that start one."""
 
@@ -65,4 +76,5 @@ def order_tests(items: list[pytest.Item]) -> None:
 
 
 def _rank(group: str) -> int:
-    return ORDER.index(group) if group in ORDER else len(ORDER)
+    order = (*ORDER, *LONG_FILES)
+    return order.index(group) if group in order else len(order)
