@@ -13,7 +13,7 @@ from tests.support.models import smollm2
 from tests.support.tiny_families import SIZES, family_config
 from tests.support.tiny_models import save_random_model
 
-NEW_TOKENS = 24
+NEW_TOKENS = 40
 GREEDY = SamplingParameters(max_tokens=NEW_TOKENS, temperature=0.0, ignore_eos=True)
 FAMILIES = ("llama", "gemma2", "qwen2")
 """Plain; windows and soft caps; biased keys."""
@@ -40,7 +40,7 @@ def modes_of(name: str) -> dict[str, Mode]:
         ),
         "no-prefix-cache": Mode(sampling=GREEDY, options=packed | {"enable_prefix_caching": False}),
         "preempted": Mode(
-            sampling=GREEDY, options=packed, blocks=500 // PACKED[name], shows=lambda _, preemptions: preemptions > 0
+            sampling=GREEDY, options=packed, blocks=600 // PACKED[name], shows=lambda _, preemptions: preemptions > 0
         ),
         "choices": Mode(
             sampling=SamplingParameters(max_tokens=NEW_TOKENS, temperature=0.0, ignore_eos=True, n=2), options=packed
