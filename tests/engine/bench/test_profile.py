@@ -19,7 +19,7 @@ from pagefleet.engine.bench.server_metrics import Growth, Samples
 from pagefleet.engine.config import EngineConfig
 from pagefleet.engine.errors import StartupError
 from tests.support.engine_server import EngineServer
-from tests.support.tiny_models import make_tiny_llama
+from tests.support.tiny_models import make_tiny_model
 
 engine_config = partial(EngineConfig, device="cpu", dtype="float32", threads=1)
 
@@ -30,7 +30,7 @@ def tiny_rates(dtype: torch.dtype) -> MachineRates:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_tiny_llama(tmp_path_factory.mktemp("tiny"))
+    return make_tiny_model(tmp_path_factory.mktemp("tiny"))
 
 
 def options(**given: Any) -> ProfileOptions:
@@ -70,10 +70,18 @@ def test_a_model_is_profiled_and_planned_with(folder: Path, tmp_path: Path, caps
 def test_a_server_is_profiled(folder: Path) -> None:
     words: list[str] = []
     with EngineServer(folder) as server:
+        server.wait_ready()
         given = options(engine=engine_config(model=""), url=server.url, vocabulary_size=500)
         report: Any = run_profile(given, words.append)
+        memory = server.capacity()["memory"]
+    assert memory["measured"]["kv_cache_bytes"] == memory["predicted"]["kv_cache_bytes"]
+    sums = [sum(memory[kind].values()) for kind in ("measured", "predicted")]
+    assert memory["drift_ratio"] == pytest.approx(sums[0] / sums[1] - 1)
+    assert abs(memory["drift_ratio"]) < 0.05
     check(report, words)
-    assert [round(sample["sequences"] * 2) / 2 for sample in report["samples"]][:2] == [0, 0]
+    assert report["target"].startswith("http://")
+    assert report["model"] == "tiny"
+    assert [sample["sequences"] for sample in report["samples"]][:2] == [0, 0]
     assert max(sample["prefill_tokens"] for sample in report["samples"]) >= 16
 
 

@@ -87,7 +87,7 @@ def run_profile(options: ProfileOptions, say: Say) -> dict[str, object]:
     """Measure, print and return the report; raises StartupError or RequestRefused with the sentence for the user."""
     check_writable("--json", options.json_path)
     check_writable("--plot", options.plot_path)
-    subject = _server(options, options.url) if options.url else _model(options)
+    subject = _model(options) if options.url is None else _server(options, options.url)
     try:
         fit = fit_step_time(subject.samples)
     except CannotPlan as error:
