@@ -26,10 +26,12 @@ SMALL_CONFIG, SMALL_HEADERS = checkpoints.dense(
 )
 SMALL = read_model("small", SMALL_CONFIG, SMALL_HEADERS)
 
+PAST_CUDA: EngineProfile = replace(PAGEFLEET_CUDA, kv_cache=("float32", "bf16"))
+"""An engine without packed caches."""
+
 FUTURE_CUDA: EngineProfile = replace(
     PAGEFLEET_CUDA,
     weights=("none", "int8", "int4"),
-    kv_cache=("float32", "bf16", "int8", "int4", "k4v3"),
     has_tensor_parallelism=True,
 )
 """The engine once it has the formats that are planned."""

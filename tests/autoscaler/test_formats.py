@@ -52,11 +52,11 @@ def test_heads_are_split_until_there_are_none_left_and_latents_never() -> None:
     ("name", "block_size", "head_dim", "bits_per_value"),
     [
         ("bf16", 16, 64, 16),
-        ("int8", 32, 128, 8.3125),
-        ("int4", 32, 64, 4.375),
-        ("int4", 64, 64, 4.25),
-        ("k4v3", 64, 64, 3.75),
-        ("k4v3", 128, 128, 3.625),
+        ("int8", 64, 128, 8.25),
+        ("int4", 32, 64, 4.5),
+        ("int4", 64, 64, 4.3125),
+        ("k4v3", 64, 64, 3.8125),
+        ("k4v3", 128, 128, 3.65625),
     ],
 )
 def test_bits_with_their_metadata(name: str, block_size: int, head_dim: int, bits_per_value: float) -> None:
@@ -65,17 +65,29 @@ def test_bits_with_their_metadata(name: str, block_size: int, head_dim: int, bit
 
 @pytest.mark.parametrize(("name", "share"), [("int8", 0.53), ("int4", 0.29), ("k4v3", 0.25)])
 def test_quantized_caches_reach_their_share_of_bf16(name: str, share: float) -> None:
-    block_size = max(32, KV_FORMATS[name].least_block_size)
+    block_size = KV_FORMATS[name].usual_block_size
     quantized, full = (
         kv_bytes_per_token(EIGHT_BILLION.architecture, each, block_size=block_size) for each in (name, "bf16")
     )
     assert quantized <= share * full
 
 
-def test_sinks_and_last_blocks_stay_in_16_bits() -> None:
-    reserved = kv_reserve_bytes(EIGHT_BILLION.architecture, "int4", block_size=32, sequences=10)
-    assert reserved == 10 * (64 + 32) * 131_072
-    assert kv_reserve_bytes(EIGHT_BILLION.architecture, "bf16", block_size=32, sequences=10) == 0
+@pytest.mark.parametrize(("compute_dtype", "token_bytes"), [("bfloat16", 131_072), ("float32", 262_144)])
+def test_sinks_and_last_blocks_stay_as_computed(compute_dtype: str, token_bytes: int) -> None:
+    """Of 10 sequences: two sinks, the last block and one that a prompt crosses into; 2 blocks are filled by a step."""
+    reserved, nothing = (
+        kv_reserve_bytes(
+            EIGHT_BILLION.architecture,
+            name,
+            compute_dtype=compute_dtype,
+            block_size=32,
+            sequences=10,
+            step_tokens=64,
+        )
+        for name in ("int4", "bf16")
+    )
+    assert reserved == (10 * (2 + 1 + 1) + 2) * 32 * token_bytes
+    assert nothing == 0
 
 
 @pytest.mark.parametrize(

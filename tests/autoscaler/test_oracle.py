@@ -27,7 +27,6 @@ VLLM = EngineProfile(
     checkpoints=(None, "fp8", "mxfp4"),
     features=(ATTENTION_SINKS, IMAGES, LATENT_ATTENTION),
     has_tensor_parallelism=True,
-    block_sizes=(16,),
     max_num_seqs=1024,
     max_num_batched_tokens=8192,
     gpu_memory_utilization=0.9,

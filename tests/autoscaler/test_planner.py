@@ -17,7 +17,7 @@ from pagefleet.capacity import (
     read_model,
 )
 from pagefleet.capacity.accelerators import GIB
-from tests.autoscaler.builders import EIGHT_BILLION, FUTURE_CUDA, SMALL, plan, request
+from tests.autoscaler.builders import EIGHT_BILLION, FUTURE_CUDA, PAST_CUDA, SMALL, plan, request
 from tests.support import checkpoints
 
 MEMORY = st.integers(min_value=2**20, max_value=200 * GIB)
@@ -100,13 +100,13 @@ def test_equal_arguments_give_equal_plans(memory: int, formats: dict[str, Any], 
 
 
 def test_what_is_allowed_but_not_there_is_never_chosen_over_what_is() -> None:
-    made = plan(kv_cache=("auto", "int8", "k4v3"), weights=("none", "int4"), memory_bytes=30 * GIB)
+    made = plan(engine=PAST_CUDA, kv_cache=("auto", "int8", "k4v3"), weights=("none", "int4"), memory_bytes=30 * GIB)
     assert (made.knobs.weights, made.knobs.kv_cache, made.unavailable) == ("none", "bf16", ())
     assert {each.obstacle.split(":")[0] for each in made.rejected} == {"not in this engine yet"}
 
 
 def test_a_format_that_is_the_only_one_allowed_is_planned_and_named_as_missing() -> None:
-    made = plan(kv_cache=("int4",), count=2)
+    made = plan(engine=PAST_CUDA, kv_cache=("int4",), count=2)
     assert made.knobs.kv_cache == "int4"
     assert made.unavailable == ("int4 KV cache", "tensor parallelism")
 
@@ -115,14 +115,14 @@ def test_accuracy_is_given_up_for_a_real_gain_only() -> None:
     """With much memory the latency objective limits, and for short texts a smaller cache format gains nothing."""
     formats = {"engine": FUTURE_CUDA, "kv_cache": ("auto", "int8")}
     roomy = plan(**formats, prompt_tokens=64, output_tokens=64, workload={"itl_s": 0.02})
-    tight = plan(**formats, memory_bytes=22 * GIB)
+    tight = plan(**formats, memory_bytes=22 * GIB, prompt_tokens=2000)
     assert (roomy.knobs.kv_cache, roomy.service.binding_limit) == ("bf16", "inter-token latency")
     assert roomy.rejected[0].obstacle == "gains less than 10 %, and loses more accuracy"
     assert tight.knobs.kv_cache == "int8"
 
 
 def test_near_misses_say_what_is_in_the_way() -> None:
-    made = plan(memory_bytes=20 * GIB)
+    made = plan(memory_bytes=20 * GIB, engine=PAST_CUDA)
     assert made.service.binding_limit == "KV memory"
     changes = {each.change: each.obstacle for each in made.near_misses}
     assert changes["KV cache k4v3"] == "not in this engine yet: k4v3 KV cache"

@@ -9,7 +9,7 @@ from transformers import LlamaConfig
 from pagefleet.api.v1alpha1 import KvCacheDtype, WeightQuantization
 from pagefleet.capacity import PlanRequest, find_accelerator, make_plan, read_model
 from pagefleet.capacity.engine_profile import PAGEFLEET_CPU, PAGEFLEET_CUDA, EngineProfile
-from pagefleet.capacity.kv_formats import AUTO, KV_FORMATS, kv_block_bytes, resolve_kv_format
+from pagefleet.capacity.kv_formats import AUTO, KV_FORMATS, kv_block_bytes, kv_reserve_bytes, resolve_kv_format
 from pagefleet.capacity.weight_facts import Role
 from pagefleet.capacity.weight_formats import DTYPE_BYTES, WEIGHT_FORMATS, weights_bytes
 from pagefleet.cli import engine_command
@@ -18,11 +18,12 @@ from pagefleet.cli.plan.safetensors_headers import read_headers, read_json
 from pagefleet.engine.config import EngineConfig
 from pagefleet.engine.device import DTYPES
 from pagefleet.engine.kernels.interface import AttentionShape
+from pagefleet.engine.kernels.packed_format import PACKED_FORMATS
 from pagefleet.engine.llm import LLM
 from pagefleet.engine.model_source import ModelSource
 from pagefleet.engine.models.registry import load_model
 from pagefleet.engine.quantization import QUANTIZATIONS
-from pagefleet.engine.startup import DEFAULT_BUDGET_TOKENS, SAMPLING_COPIES
+from pagefleet.engine.startup import DEFAULT_BUDGET_TOKENS, SAMPLING_COPIES, block_size_of
 from pagefleet.engine.weights import load_config
 from pagefleet.operator.plan.engine_arguments import KV_CACHE_FLAGS
 from tests.support.checkpoints import dense
@@ -48,7 +49,9 @@ def test_the_defaults_are_the_engines(profile: EngineProfile, device: str) -> No
     config = EngineConfig(model="m")
     assert profile.max_num_seqs == config.max_num_seqs
     assert profile.gpu_memory_utilization == config.gpu_memory_utilization
-    assert profile.block_sizes[0] == config.block_size
+    for name, kept in KV_FORMATS.items():
+        flag = {"bf16": "bfloat16", "fp8": "auto"}.get(name, name)
+        assert kept.usual_block_size == block_size_of(EngineConfig(model="m", kv_cache_dtype=flag))
     assert profile.max_num_batched_tokens == DEFAULT_BUDGET_TOKENS[device]
     assert profile.sampling_bytes_per_logit == 4 * SAMPLING_COPIES
 
@@ -57,7 +60,7 @@ def test_the_defaults_are_the_engines(profile: EngineProfile, device: str) -> No
 def test_the_formats_are_the_engines(profile: EngineProfile, device: str) -> None:
     """Whoever gives the engine a format finds here that the planner's table lacks it."""
     assert {resolve_kv_format(name, "bfloat16") for name in KV_CACHE_FLAGS} <= set(profile.kv_cache)
-    words = {"bf16" if name == "bfloat16" else name for name in DTYPES}
+    words = {"bf16" if name == "bfloat16" else name for name in (*DTYPES, *PACKED_FORMATS)}
     assert set(profile.kv_cache) == words
     assert set(DTYPE_BYTES) == set(DTYPES)
     assert profile.weights == (QUANTIZATIONS if device == "cpu" else ("none",))
@@ -116,6 +119,30 @@ def test_bytes_are_the_engines(family: str, dtype: str, tmp_path: Path) -> None:
     norms = facts.weights.count(Role.REPLICATED) if family == "gemma3" else 0
     assert predicted <= model.weight_bytes <= predicted + 2 * norms
     assert facts.architecture.windows == tuple(layer.window for layer in model.layer_attention)
+
+
+@pytest.mark.parametrize("name", PACKED_FORMATS)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_packed_caches_take_the_bytes_predicted(name: str, dtype: str, tmp_path: Path) -> None:
+    folder = save_random_model(LlamaConfig(**WIDE), tmp_path / "model")
+    architecture = read_model("m", read_json(folder / "config.json"), read_headers(folder)).architecture
+    llm = LLM(
+        EngineConfig(
+            model=str(folder),
+            dtype=dtype,
+            kv_cache_dtype=name,
+            kv_cache_memory_bytes=2**26,
+            max_num_seqs=4,
+            max_num_batched_tokens=200,
+            threads=1,
+        )
+    )
+    info = llm.core.info
+    size = KV_FORMATS[name].usual_block_size
+    blocks = info.blocks_total * kv_block_bytes(architecture, name, block_size=size)
+    reserve = kv_reserve_bytes(architecture, name, compute_dtype=dtype, block_size=size, sequences=4, step_tokens=200)
+    assert (info.block_size, info.kv_cache_bytes) == (size, blocks + reserve)
+    assert KV_FORMATS[name].least_block_size == PACKED_FORMATS[name].least_block_size
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

@@ -36,6 +36,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         capacity_policy=st.sampled_from(get_args(CapacityPolicyName)),
         scheduling_policy=st.sampled_from(["fcfs", "priority"]),
         batching=st.sampled_from(["continuous", "continuous", "static"]),
+        sink_blocks=st.sampled_from([None, None, 1, 2]),
     )
     def begin(
         self,
@@ -49,6 +50,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         capacity_policy: CapacityPolicyName,
         scheduling_policy: str,
         batching: str,
+        sink_blocks: int | None,
     ) -> None:
         self.scheduler = make_scheduler(
             blocks=blocks,
@@ -62,8 +64,9 @@ class SchedulerMachine(RuleBasedStateMachine):
             capacity_policy=capacity_policy,
             scheduling_policy=scheduling_policy,
             batching=batching,
+            sink_blocks=sink_blocks,
         )
-        self.memory = BlockMemory(block_size)
+        self.memory = BlockMemory(block_size, self.scheduler.blocks.plain_slots)
         self.live: dict[str, Sequence] = {}
         self.choices: dict[str, set[int]] = {}
         self.count = 0

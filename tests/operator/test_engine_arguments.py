@@ -94,7 +94,6 @@ def test_the_default_utilization_is_the_engines() -> None:
             },
             "spec.engine.weights.quantization is int8, and .* on a CPU alone; write none",
         ),
-        ({"engine": {"kvCache": {"dtype": "k4v3"}}}, "spec.engine.kvCache.dtype is k4v3, and .*; write auto or bf16"),
         ({"engine": {"parallelism": {"tensor": 2}}}, "spec.engine.parallelism.tensor is 2, and .*; write 1"),
         ({"engine": {"parallelism": {"pipeline": 2}}}, "spec.engine.parallelism.pipeline is 2, and .*; write 1"),
         ({"engine": {"speculative": {"method": "ngram"}}}, "spec.engine.speculative.method is ngram, and .*; leave"),

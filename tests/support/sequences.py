@@ -4,6 +4,7 @@ from itertools import count
 from typing import Any
 
 from pagefleet.engine.blocks import BlockManager
+from pagefleet.engine.plain_slots import PlainSlots, slots_needed
 from pagefleet.engine.sampling_params import SamplingParameters
 from pagefleet.engine.scheduled_step import ScheduledStep
 from pagefleet.engine.scheduler import Scheduler
@@ -36,15 +37,29 @@ def make_sequence(
 
 
 def make_scheduler(
-    *, blocks: int = 100, block_size: int = 4, has_prefix_cache: bool = False, **limits: Any
+    *,
+    blocks: int = 100,
+    block_size: int = 4,
+    has_prefix_cache: bool = False,
+    sink_blocks: int | None = None,
+    **options: Any,
 ) -> Scheduler:
-    """Make a scheduler with roomy limits and no prefix cache, save what is given."""
+    """Make a scheduler with roomy limits and no prefix cache, save what is given; `sink_blocks` makes it pack."""
     defaults: dict[str, Any] = {"max_num_seqs": 16, "max_num_batched_tokens": 64, "max_model_len": 400}
-    return Scheduler(
-        SchedulerLimits(**{**defaults, **limits}),
-        BlockManager(blocks_total=blocks, block_size=block_size, has_prefix_cache=has_prefix_cache),
-        frozenset({END_TOKEN}),
+    limits = SchedulerLimits(**{**defaults, **options})
+    plain_slots = None
+    if sink_blocks is not None:
+        slots = slots_needed(
+            max_num_seqs=limits.max_num_seqs,
+            max_num_batched_tokens=limits.max_num_batched_tokens,
+            block_size=block_size,
+            sink_blocks=sink_blocks,
+        )
+        plain_slots = PlainSlots(slots_total=min(slots, blocks), blocks_total=blocks, sink_blocks=sink_blocks)
+    manager = BlockManager(
+        blocks_total=blocks, block_size=block_size, has_prefix_cache=has_prefix_cache, plain_slots=plain_slots
     )
+    return Scheduler(limits, manager, frozenset({END_TOKEN}))
 
 
 def granted(step: ScheduledStep) -> dict[str, int]:

@@ -3,7 +3,6 @@
 import math
 from dataclasses import dataclass, replace
 
-from pagefleet.capacity.engine_profile import EngineProfile
 from pagefleet.capacity.kv_formats import KV_FORMATS
 from pagefleet.capacity.memory import Footprint, Knobs, footprint
 from pagefleet.capacity.request import PlanRequest
@@ -85,7 +84,7 @@ def _judge_places(request: PlanRequest, weights: str, kv_cache: str, places: int
         compute_dtype=request.compute_dtype,
         weights=weights,
         kv_cache=kv_cache,
-        block_size=request.pinned.block_size or _smallest_legal_block(profile, kv_cache),
+        block_size=request.pinned.block_size or KV_FORMATS[kv_cache].usual_block_size,
         max_num_seqs=places,
         max_num_batched_tokens=profile.max_num_batched_tokens,
         gpu_memory_utilization=request.gpu_memory_utilization,
@@ -112,11 +111,6 @@ def _judge_places(request: PlanRequest, weights: str, kv_cache: str, places: int
         ),
         unavailable=_unavailable(request, weights, kv_cache),
     )
-
-
-def _smallest_legal_block(profile: EngineProfile, kv_cache: str) -> int:
-    least = KV_FORMATS[kv_cache].least_block_size
-    return next((size for size in profile.block_sizes if size >= least), least)
 
 
 def _chunk(request: PlanRequest, step: StepTime | None, places: int) -> int:

@@ -34,8 +34,6 @@ class EngineProfile:
     features: tuple[str, ...] = ()
     """What it can do beside plain attention."""
     has_tensor_parallelism: bool
-    block_sizes: tuple[int, ...]
-    """What the planner chooses from; the first that is legal wastes least."""
     max_num_seqs: int
     """Its default, which bounds the choice where no speed is known."""
     max_num_batched_tokens: int
@@ -65,16 +63,13 @@ class EngineProfile:
         return self.hidden_copies * model.hidden_size + widest
 
 
-_BLOCK_SIZES = (16, 32, 64, 128)
-
 # What the engine does not have yet is left out of `weights`, `kv_cache`, `checkpoints` and `features`: adding the word
 # there is all that the planner needs. The memory terms are those of the engine's own start.
 PAGEFLEET_CUDA = EngineProfile(
     name="pagefleet on CUDA",
     weights=("none",),
-    kv_cache=("float32", "bf16"),
+    kv_cache=("float32", "bf16", "int8", "int4", "k4v3"),
     has_tensor_parallelism=False,
-    block_sizes=_BLOCK_SIZES,
     max_num_seqs=128,
     max_num_batched_tokens=2048,
     gpu_memory_utilization=0.9,
@@ -90,9 +85,8 @@ PAGEFLEET_CUDA = EngineProfile(
 PAGEFLEET_CPU = EngineProfile(
     name="pagefleet on CPU",
     weights=("none", "int8"),
-    kv_cache=("float32", "bf16"),
+    kv_cache=("float32", "bf16", "int8", "int4", "k4v3"),
     has_tensor_parallelism=False,
-    block_sizes=_BLOCK_SIZES,
     max_num_seqs=128,
     max_num_batched_tokens=512,
     gpu_memory_utilization=0.9,

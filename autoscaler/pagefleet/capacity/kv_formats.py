@@ -6,11 +6,14 @@ from dataclasses import dataclass
 from pagefleet.capacity.errors import CannotPlan
 from pagefleet.capacity.model_facts import Architecture
 
-METADATA_BITS = 16
-"""Of each quantized group: an 8-bit scale and an 8-bit offset."""
+KEY_METADATA_BITS = 24
+"""Of a channel of a block: an 8-bit scale, and a 16-bit offset for the biases of channels."""
+
+VALUE_METADATA_BITS = 16
+"""Of a token's head: an 8-bit scale and an 8-bit offset."""
 
 SINK_TOKENS = 64
-"""First tokens of a sequence that quantized formats keep in 16 bits: nearly all attention looks at them."""
+"""First tokens of a sequence that quantized formats keep as computed: nearly all attention looks at them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,24 +23,26 @@ class KvFormat:
     key_bits: int
     value_bits: int
     is_quantized: bool = False
-    """In groups, so that sinks and the unfilled last block of a sequence stay in 16 bits."""
+    """In groups, so that sinks and the unfilled last block of a sequence stay as computed."""
     least_block_size: int = 1
     """Below it the metadata of a block's keys outweighs what fewer bits save."""
+    usual_block_size: int = 16
+    """What the engine takes when nobody says."""
 
     def bits_per_pair(self, block_size: int, head_dim: int) -> float:
         """Return the bits of one key number and one value number with their metadata."""
         if not self.is_quantized:
             return self.key_bits + self.value_bits
-        return self.key_bits + METADATA_BITS / block_size + self.value_bits + METADATA_BITS / head_dim
+        return self.key_bits + KEY_METADATA_BITS / block_size + self.value_bits + VALUE_METADATA_BITS / head_dim
 
 
 KV_FORMATS: dict[str, KvFormat] = {
     "float32": KvFormat(key_bits=32, value_bits=32),
     "bf16": KvFormat(key_bits=16, value_bits=16),
     "fp8": KvFormat(key_bits=8, value_bits=8),
-    "int8": KvFormat(key_bits=8, value_bits=8, is_quantized=True, least_block_size=16),
-    "int4": KvFormat(key_bits=4, value_bits=4, is_quantized=True, least_block_size=32),
-    "k4v3": KvFormat(key_bits=4, value_bits=3, is_quantized=True, least_block_size=64),
+    "int8": KvFormat(key_bits=8, value_bits=8, is_quantized=True, least_block_size=16, usual_block_size=64),
+    "int4": KvFormat(key_bits=4, value_bits=4, is_quantized=True, least_block_size=32, usual_block_size=64),
+    "k4v3": KvFormat(key_bits=4, value_bits=3, is_quantized=True, least_block_size=64, usual_block_size=64),
 }
 """By the words of `spec.engine.kvCache.dtype`, from most to least memory and accuracy."""
 
@@ -96,10 +101,23 @@ def kv_block_bytes(model: Architecture, name: str, *, block_size: int, tensor_pa
 
 
 def kv_reserve_bytes(
-    model: Architecture, name: str, *, block_size: int, sequences: int, tensor_parallel_size: int = 1
+    model: Architecture,
+    name: str,
+    *,
+    compute_dtype: str,
+    block_size: int,
+    sequences: int,
+    step_tokens: int,
+    tensor_parallel_size: int = 1,
 ) -> int:
-    """Return what sinks and unfilled last blocks of so many sequences take in 16 bits beside the blocks."""
+    """Return what a quantized cache keeps as computed beside its blocks, at the most.
+
+    Each sequence has its sinks and an unfilled last block; prompts also have the blocks that they fill in one step of
+    `step_tokens`, and one more where their tokens cross into a new block.
+    """
     if not KV_FORMATS[name].is_quantized:
         return 0
-    per_token = kv_bytes_per_token(model, "bf16", block_size=block_size, tensor_parallel_size=tensor_parallel_size)
-    return round(per_token * sequences * (SINK_TOKENS + block_size))
+    sink_blocks = -(-SINK_TOKENS // block_size)
+    blocks = sequences * (sink_blocks + 1) + min(sequences, step_tokens // 2) + step_tokens // block_size
+    plain = resolve_kv_format(AUTO, compute_dtype)
+    return blocks * kv_block_bytes(model, plain, block_size=block_size, tensor_parallel_size=tensor_parallel_size)

@@ -38,7 +38,7 @@ class Footprint:
     runtime_bytes: int
     """Interpreter, libraries and device context, and file pages that stay mapped."""
     kv_reserve_bytes: int
-    """What quantized caches keep in 16 bits."""
+    """What quantized caches keep as computed."""
     block_bytes: int
     """One block over all layers."""
 
@@ -80,8 +80,10 @@ def footprint(model: ModelFacts, accelerator: Accelerator, knobs: Knobs, profile
         kv_reserve_bytes=kv_reserve_bytes(
             architecture,
             knobs.kv_cache,
+            compute_dtype=knobs.compute_dtype,
             block_size=knobs.block_size,
             sequences=knobs.max_num_seqs,
+            step_tokens=knobs.max_num_batched_tokens,
             tensor_parallel_size=parallel,
         ),
         block_bytes=kv_block_bytes(

@@ -52,7 +52,7 @@ def _block_size(request: PlanRequest, chosen: Candidate) -> str:
     if request.pinned.block_size is not None:
         return f"{YOURS}; {wasted}"
     if KV_FORMATS[chosen.knobs.kv_cache].is_quantized:
-        return f"the smallest that {chosen.knobs.kv_cache} takes, whose keys share metadata per block; {wasted}"
+        return f"so that the metadata that {chosen.knobs.kv_cache} keys share per block is small; {wasted}"
     return f"the smallest: {wasted}"
 
 

@@ -66,7 +66,7 @@ class BlockManager:
         self._free = FreeList(blocks_total)
         self._cached = 0  # how many of `_free` the cache finds
         self._references = [0] * blocks_total
-        self._plain = plain_slots
+        self.plain_slots = plain_slots
         self._tables: dict[str, _Table] = {}
         self._tainted: set[int] = set()
         self._blocks_to_zero: list[int] = []
@@ -170,8 +170,8 @@ class BlockManager:
             if self._references[block] == 0:
                 self._free.remove(block)
                 self._cached -= 1
-                if self._plain is not None:
-                    self._plain.set_active(block)
+                if self.plain_slots is not None:
+                    self.plain_slots.set_active(block)
             self._references[block] += 1
             self.cache.hit(block, self.now_s)
         count = len(found)
@@ -196,7 +196,7 @@ class BlockManager:
             self._references[source] -= 1
             table.blocks[-1] = target
             # The slots of now: a preemption later in this step may give the source's to another block.
-            copy = BlockCopy(*(self._plain.slots_of(source, target) if self._plain else (source, target)))
+            copy = BlockCopy(*(self.plain_slots.slots_of(source, target) if self.plain_slots else (source, target)))
         for _ in range(self.blocks_for(tokens) - len(table.blocks)):
             table.blocks.append(self._take())
         table.tokens = tokens
@@ -213,9 +213,9 @@ class BlockManager:
         """Let others find the sequence's full blocks, whose values must be computed and finite; extends `hashes`."""
         table = self._tables[sequence_id]
         full = table.tokens // self.block_size
-        if self._plain is not None:
-            for block in table.blocks[max(table.closed_blocks, self._plain.sink_blocks) : full]:
-                self._plain.release(block)
+        if self.plain_slots is not None:
+            for block in table.blocks[max(table.closed_blocks, self.plain_slots.sink_blocks) : full]:
+                self.plain_slots.release(block)
             table.closed_blocks = full
         if not self.has_prefix_cache or full == table.stored_blocks:
             return
@@ -239,12 +239,12 @@ class BlockManager:
                 self.cache.touch(block, self.now_s)
                 self._cached += 1
                 self._free.push_last(block)
-                if self._plain is not None:
-                    self._plain.set_idle(block)
+                if self.plain_slots is not None:
+                    self.plain_slots.set_idle(block)
             else:
                 self._free.push_first(block)
-                if self._plain is not None:
-                    self._plain.release(block, is_tainted=block in self._tainted)
+                if self.plain_slots is not None:
+                    self.plain_slots.release(block, is_tainted=block in self._tainted)
 
     def taint(self, sequence_id: str) -> None:
         """Mark the sequence's blocks as holding values that are not finite.
@@ -258,14 +258,14 @@ class BlockManager:
     def take_to_zero(self) -> tuple[list[int], list[int]]:
         """Return the tainted blocks, and the tainted plain slots, that have been given out since the last call."""
         taken, self._blocks_to_zero = self._blocks_to_zero, []
-        return taken, [] if self._plain is None else self._plain.take_slots_to_zero()
+        return taken, [] if self.plain_slots is None else self.plain_slots.take_slots_to_zero()
 
     def clear_cache(self) -> None:
         """Let nothing be found that is computed up to now."""
         self.cache.clear()
         self._cached = 0
-        if self._plain is not None:
-            self._plain.release_idle()
+        if self.plain_slots is not None:
+            self.plain_slots.release_idle()
 
     # ---- parts -------------------------------------------------------------------------------------------------------
 
@@ -281,12 +281,12 @@ class BlockManager:
             self._tainted.discard(block)
             self._blocks_to_zero.append(block)
         self._references[block] = 1
-        if self._plain is not None:
-            self._give_slot(self._plain, block)
+        if self.plain_slots is not None:
+            self._give_slot(self.plain_slots, block)
         return block
 
     def _give_slot(self, plain: PlainSlots, block: int) -> None:
-        """Give a plain slot to a block that was just taken, where needed that of the sink that was used least lately."""
+        """Give a plain slot to a block that was just taken, where none is free that of the oldest cached sink."""
         plain.release(block)
         if (sink := plain.oldest_idle_if_full()) is not None:
             plain.release(sink)
@@ -314,7 +314,7 @@ class BlockManager:
             raise IntegrityError(f"{self._cached} cached blocks are counted, the free list holds another number")
         if (reason := self.cache.check_integrity()) is not None:
             raise IntegrityError(reason)
-        if self._plain is not None and (reason := self._check_slots(self._plain, held)) is not None:
+        if self.plain_slots is not None and (reason := self._check_slots(self.plain_slots, held)) is not None:
             raise IntegrityError(reason)
         for name, table in self._tables.items():
             for block in table.blocks[table.stored_blocks :]:

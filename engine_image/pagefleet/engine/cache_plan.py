@@ -28,6 +28,8 @@ class CachePlan:
     blocks_total: int
     max_model_len: int
     kv_cache_bytes: int
+    plain_slots: int = 0
+    """Blocks of a packed cache that can be plain at the same time."""
 
 
 def cache_budget_bytes(facts: MemoryFacts, *, utilization: float, override_bytes: int | None) -> int:
@@ -61,19 +63,24 @@ def plan_cache(
     context_length: int,
     max_model_len: int | None,
     max_num_seqs: int,
+    plain_bytes_per_block: int = 0,
+    plain_slots: int = 0,
 ) -> CachePlan:
     """Turn a budget into blocks; raises StartupError when not even one sequence fits.
 
     `context_length` is the model's; `max_model_len` None takes it, or what the cache holds if that is less.
+    `plain_slots` of `plain_bytes_per_block` each is the most that a packed cache needs beside its blocks; a cache of
+    fewer blocks needs one for each.
     """
     if max_model_len is not None and max_model_len > context_length:
         raise StartupError(
             f"--max-model-len {max_model_len} is longer than the model's context: use at most {context_length}"
         )
-    affordable = budget_bytes // bytes_per_block
+    affordable = _affordable_blocks(budget_bytes, bytes_per_block, plain_bytes_per_block, plain_slots)
     wanted = -(-(max_model_len or context_length) // block_size)
     if affordable < (wanted if max_model_len is not None else 1):
-        needed = (wanted if max_model_len is not None else 1) * bytes_per_block
+        blocks = wanted if max_model_len is not None else 1
+        needed = blocks * bytes_per_block + min(blocks, plain_slots) * plain_bytes_per_block
         shorter = affordable * block_size
         advice = f"use --max-model-len {shorter}, or " if shorter > 1 else ""
         raise StartupError(
@@ -84,4 +91,17 @@ def plan_cache(
     longest = min(max_model_len or context_length, affordable * block_size)
     # More blocks than all sequences at full length can fill would only be reserved, never used.
     blocks_total = min(affordable, max_num_seqs * -(-longest // block_size))
-    return CachePlan(blocks_total=blocks_total, max_model_len=longest, kv_cache_bytes=blocks_total * bytes_per_block)
+    plain_slots = min(plain_slots, blocks_total)
+    return CachePlan(
+        blocks_total=blocks_total,
+        max_model_len=longest,
+        kv_cache_bytes=blocks_total * bytes_per_block + plain_slots * plain_bytes_per_block,
+        plain_slots=plain_slots,
+    )
+
+
+def _affordable_blocks(budget_bytes: int, bytes_per_block: int, plain_bytes_per_block: int, plain_slots: int) -> int:
+    behind_all_slots = (budget_bytes - plain_slots * plain_bytes_per_block) // bytes_per_block
+    if behind_all_slots >= plain_slots:
+        return behind_all_slots
+    return min(plain_slots, budget_bytes // (bytes_per_block + plain_bytes_per_block))

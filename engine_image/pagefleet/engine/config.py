@@ -17,13 +17,14 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     dtype: str = "auto"
     """`auto`, `bfloat16` or `float32`. Auto is the checkpoint's, but float32 on a CPU without bfloat16 instructions."""
     kv_cache_dtype: str = "auto"
-    """`auto` (the compute dtype), `bfloat16` or `float32`."""
+    """`auto` (the compute dtype), `bfloat16`, `float32`, or packed: `int8`, `int4`, `k4v3` (keys 4, values 3 bits)."""
     quantization: str = "none"
     """Of the weights: `none`, or `int8`, which rounds them to 8 bits as they are loaded."""
     quantization_ignore: tuple[str, ...] = ("lm_head",)
     """Parts of the model that keep the compute dtype; the head's rounding changes most answers."""
-    block_size: int = 16
-    """Tokens in one KV block: 16 wastes half a block, 8 tokens, per sequence on average."""
+    block_size: int | None = None
+    """Tokens in one KV block. None is 16, which wastes 8 tokens per sequence on average, or 64 in a packed cache, where
+    the keys of a block share metadata."""
     enable_prefix_caching: bool = True
     """Keep the blocks of finished requests and share them between prompts that begin alike."""
     kv_events_endpoint: str | None = None

@@ -9,6 +9,7 @@ from pagefleet.engine.blocks import BlockManager
 from pagefleet.engine.errors import QueueFull, RequestRefused
 from pagefleet.engine.kernels.interface import PagedAttention
 from pagefleet.engine.logprobs import TokenLogprobs
+from pagefleet.engine.plain_slots import PlainSlots
 from pagefleet.engine.prefix_cache import CacheEvent
 from pagefleet.engine.runner import Runner
 from pagefleet.engine.scheduled_step import ScheduledStep
@@ -28,6 +29,7 @@ class EngineCore:
         runner: Runner,
         attention: PagedAttention,
         keeps_cache_events: bool = False,
+        plain_slots: PlainSlots | None = None,
     ) -> None:
         self.info = info
         self._blocks = BlockManager(
@@ -35,6 +37,7 @@ class EngineCore:
             block_size=info.block_size,
             has_prefix_cache=info.enable_prefix_caching,
             keeps_events=keeps_cache_events,
+            plain_slots=plain_slots,
         )
         self.scheduler = Scheduler(limits, self._blocks, frozenset(info.eos_token_ids))
         self._runner = runner

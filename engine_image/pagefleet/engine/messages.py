@@ -75,6 +75,7 @@ class CoreReady(Message, frozen=True, kw_only=True):
     device: str
     dtype: str
     kv_cache_dtype: str
+    """A dtype, or the name of a packed format."""
     attention_backend: str
     linear_backend: str
     quantization: str
@@ -84,10 +85,14 @@ class CoreReady(Message, frozen=True, kw_only=True):
     max_num_seqs: int
     max_num_batched_tokens: int
     block_size: int
+    plain_slots: int
+    """Blocks of a packed cache that can be plain at the same time; 0 where the cache is not packed."""
     blocks_total: int
     batching: str
     scheduling_policy: str
     enable_prefix_caching: bool
+    block_bytes: int
+    """Of one block over all layers, packed where the cache is."""
     kv_cache_bytes: int
     weight_bytes: int
     memory_limit_bytes: int

@@ -13,9 +13,7 @@ import numpy.typing as npt
 NO_SLOT = -1
 
 
-def slots_needed(
-    *, max_num_seqs: int, max_num_batched_tokens: int, block_size: int, sink_blocks: int, blocks_total: int
-) -> int:
+def slots_needed(*, max_num_seqs: int, max_num_batched_tokens: int, block_size: int, sink_blocks: int) -> int:
     """Return how many slots no step can exceed.
 
     Each sequence holds its sinks and a last block; prompts also hold the blocks that they fill in this step, and one
@@ -23,7 +21,7 @@ def slots_needed(
     """
     crossing = min(max_num_seqs, max_num_batched_tokens // 2)
     filled = max_num_batched_tokens // block_size
-    return min(blocks_total, max_num_seqs * (sink_blocks + 1) + crossing + filled)
+    return max_num_seqs * (sink_blocks + 1) + crossing + filled
 
 
 class PlainSlots:

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from pagefleet.engine.beam_candidates import propose_continuations
@@ -25,8 +26,11 @@ class Runner:
         device: torch.device,
         eos_token_ids: frozenset[int],
         graphs: DecodeGraphs | None = None,
+        plain_slots: npt.NDArray[np.int32] | None = None,
     ) -> None:
+        """Keep the parts; `plain_slots` are those of the blocks of a packed cache, as they are at each step."""
         self._model = model
+        self._plain_slots = plain_slots
         self._attention = attention
         self._device = device
         self._eos_token_ids = eos_token_ids
@@ -79,7 +83,8 @@ class Runner:
     def _batch(self, step: ScheduledStep, table_of: Callable[[str], list[int]]) -> tuple[torch.Tensor, AttentionBatch]:
         tables = [table_of(entry.sequence.sequence_id) for entry in step.entries]
         tokens = step.tokens
-        self._rows.fill(step.entries, tables, self._attention.shape.block_size)
+        plain_slots = self._plain_slots
+        self._rows.fill(step.entries, tables, self._attention.shape.block_size, plain_slots)
         token_ids, positions, slots = self._rows.tensor[:, :tokens].to(self._device)
         return token_ids, AttentionBatch(
             positions=positions,
@@ -87,6 +92,7 @@ class Runner:
             query_lengths=[entry.tokens for entry in step.entries],
             context_lengths=[entry.first_position + entry.tokens for entry in step.entries],
             block_tables=tables,
+            plain_slots=None if plain_slots is None else torch.from_numpy(plain_slots),
         )
 
 
@@ -116,7 +122,13 @@ class StepRows:
         """[3, capacity]: token ids, positions, slots."""
         self._numbers = self.tensor.numpy()
 
-    def fill(self, entries: list[ScheduledSequence], tables: list[list[int]], block_size: int) -> None:
+    def fill(
+        self,
+        entries: list[ScheduledSequence],
+        tables: list[list[int]],
+        block_size: int,
+        plain_slots: npt.NDArray[np.int32] | None = None,
+    ) -> None:
         """Write the rows of all entries, one entry after another."""
         tokens = sum(entry.tokens for entry in entries)
         if tokens > self.tensor.shape[1]:
@@ -130,11 +142,16 @@ class StepRows:
             if entry.tokens == 1:
                 ids.append(entry.sequence.token_ids[first])
                 positions.append(first)
-                slots.append(table[first // block_size] * block_size + first % block_size)
+                block = table[first // block_size]
+                slots.append(
+                    (block if plain_slots is None else int(plain_slots[block])) * block_size + first % block_size
+                )
                 continue
             ids += entry.sequence.token_ids[first:end]
             span = np.arange(first, end)
             positions += range(first, end)
-            slots += (np.asarray(table)[span // block_size] * block_size + span % block_size).tolist()
+            blocks = np.asarray(table)[span // block_size]
+            homes = blocks if plain_slots is None else plain_slots[blocks].astype(np.int64)
+            slots += (homes * block_size + span % block_size).tolist()
         for row, values in zip(self._numbers, (ids, positions, slots), strict=True):
             row[:tokens] = values

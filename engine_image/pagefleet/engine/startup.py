@@ -12,18 +12,20 @@ from pagefleet.engine.capacity_policies import CapacityPolicyName
 from pagefleet.engine.config import EngineConfig
 from pagefleet.engine.core import EngineCore
 from pagefleet.engine.decode_graphs import DecodeGraphs, capture_decodes
-from pagefleet.engine.device import choose_device, choose_dtype, named_dtype
+from pagefleet.engine.device import DTYPES, choose_device, choose_dtype
 from pagefleet.engine.errors import StartupError
 from pagefleet.engine.gguf_conversion import convert
-from pagefleet.engine.kernels.choose import choose_attention
+from pagefleet.engine.kernels.choose import check_cache_dtype, choose_attention
 from pagefleet.engine.kernels.cpu.int8 import use_int8
 from pagefleet.engine.kernels.cpu.pointwise import make_rms_norm
 from pagefleet.engine.kernels.cpu.probe import use_linear_backend
 from pagefleet.engine.kernels.interface import AttentionShape, PagedAttention
+from pagefleet.engine.kernels.packed_format import PACKED_FORMATS
 from pagefleet.engine.messages import AddRequest, CoreReady
 from pagefleet.engine.model_source import ModelSource, resolve_model
 from pagefleet.engine.models.interface import Model
 from pagefleet.engine.models.registry import architecture_of, load_model
+from pagefleet.engine.plain_slots import PlainSlots, slots_needed
 from pagefleet.engine.quantization import check_quantization
 from pagefleet.engine.runner import Runner
 from pagefleet.engine.sampling_params import SamplingParameters
@@ -33,6 +35,9 @@ from pagefleet.engine.weights import load_config, read_json, silence_transformer
 
 DEFAULT_BUDGET_TOKENS = {"cpu": 512, "cuda": 2048}
 """A step of 2,048 tokens takes a CPU seconds, in which no decode advances."""
+
+PLAIN_BLOCK_SIZE = 16
+PACKED_BLOCK_SIZE = 64
 
 SAMPLING_COPIES = 6
 """Vocabulary-wide rows that the sampler holds per sequence, in units of 4 bytes: logits, weights, float64 sums."""
@@ -68,17 +73,17 @@ def start_engine(
         elif refusal := attention_class.unsupported(shape):
             raise StartupError(refusal)
         facts = _memory_facts(model, budget_tokens, config.max_num_seqs, device, dtype)
-        plan = _plan(config, model, shape, facts)
+        plan = _plan(config, model, shape, facts, budget_tokens)
     with clock.stage("allocate"):
         attention = attention_class(shape)
-        attention.allocate(plan.blocks_total)
+        attention.allocate(plan.blocks_total, plan.plain_slots)
     info = CoreReady(
         model=config.model,
         architecture=architecture,
         model_impl=model.implementation,
         device=str(device),
         dtype=_dtype_name(dtype),
-        kv_cache_dtype=_dtype_name(shape.cache_dtype),
+        kv_cache_dtype=_dtype_name(shape.cache_dtype) if shape.packed is None else shape.packed.name,
         attention_backend=attention.name,
         linear_backend=linear_backend,
         quantization=config.quantization,
@@ -87,10 +92,12 @@ def start_engine(
         max_num_seqs=config.max_num_seqs,
         max_num_batched_tokens=budget_tokens,
         block_size=shape.block_size,
+        plain_slots=plan.plain_slots,
         blocks_total=plan.blocks_total,
         batching=config.batching,
         scheduling_policy=config.scheduling_policy,
         enable_prefix_caching=config.enable_prefix_caching,
+        block_bytes=shape.bytes_per_block,
         kv_cache_bytes=plan.kv_cache_bytes,
         weight_bytes=model.weight_bytes,
         memory_limit_bytes=facts.limit,
@@ -128,12 +135,18 @@ def _assemble(
         max_num_queued_tokens=config.max_num_queued_tokens,
         queue_ttft_target_s=config.queue_ttft_target_s,
     )
+    plain_slots = None
+    if attention.shape.packed is not None:
+        plain_slots = PlainSlots(
+            slots_total=info.plain_slots, blocks_total=info.blocks_total, sink_blocks=attention.shape.sink_blocks
+        )
     runner = Runner(
         model,
         attention,
         device=attention.shape.device,
         eos_token_ids=frozenset(info.eos_token_ids),
         graphs=graphs,
+        plain_slots=None if plain_slots is None else plain_slots.slot_of,
     )
     return EngineCore(
         info=info,
@@ -141,6 +154,7 @@ def _assemble(
         runner=runner,
         attention=attention,
         keeps_cache_events=config.kv_events_endpoint is not None,
+        plain_slots=plain_slots,
     )
 
 
@@ -168,18 +182,35 @@ def _budget_tokens(config: EngineConfig, device: torch.device) -> int:
 
 
 def _attention_shape(config: EngineConfig, model: Model, dtype: torch.dtype, device: torch.device) -> AttentionShape:
-    is_auto = config.kv_cache_dtype == "auto"
+    check_cache_dtype(config.kv_cache_dtype)
+    packed = PACKED_FORMATS.get(config.kv_cache_dtype)
+    takes_compute_dtype = packed is not None or config.kv_cache_dtype == "auto"
     return AttentionShape(
         layers=len(model.layer_attention),
         query_heads=model.query_heads,
         kv_heads=model.kv_heads,
         head_dim=model.head_dim,
         scale=model.head_dim**-0.5,
-        block_size=config.block_size,
-        cache_dtype=dtype if is_auto else named_dtype("--kv-cache-dtype", config.kv_cache_dtype),
+        block_size=block_size_of(config),
+        cache_dtype=dtype if takes_compute_dtype else DTYPES[config.kv_cache_dtype],
+        packed=packed,
         device=device,
         layer_attention=model.layer_attention,
     )
+
+
+def block_size_of(config: EngineConfig) -> int:
+    """Return the block size that is asked for, or the cache type's; raises StartupError when that type forbids it."""
+    packed = PACKED_FORMATS.get(config.kv_cache_dtype)
+    if config.block_size is None:
+        return PLAIN_BLOCK_SIZE if packed is None else PACKED_BLOCK_SIZE
+    if packed is not None and (config.block_size < packed.least_block_size or config.block_size % 16):
+        legal = max(packed.least_block_size, -(-config.block_size // 16) * 16)
+        raise StartupError(
+            f"--block-size {config.block_size} is illegal with --kv-cache-dtype {packed.name}, whose blocks are "
+            f"multiples of 16 from {packed.least_block_size} on: use {legal}, or leave it out"
+        )
+    return config.block_size
 
 
 def _memory_facts(
@@ -202,13 +233,24 @@ def _memory_facts(
     )
 
 
-def _plan(config: EngineConfig, model: Model, shape: AttentionShape, facts: MemoryFacts) -> CachePlan:
+def _plan(
+    config: EngineConfig, model: Model, shape: AttentionShape, facts: MemoryFacts, budget_tokens: int
+) -> CachePlan:
     budget_bytes = cache_budget_bytes(
         facts, utilization=config.gpu_memory_utilization, override_bytes=config.kv_cache_memory_bytes
     )
     return plan_cache(
         budget_bytes,
         bytes_per_block=shape.bytes_per_block,
+        plain_bytes_per_block=shape.plain_bytes_per_block,
+        plain_slots=0
+        if shape.packed is None
+        else slots_needed(
+            max_num_seqs=config.max_num_seqs,
+            max_num_batched_tokens=budget_tokens,
+            block_size=shape.block_size,
+            sink_blocks=shape.sink_blocks,
+        ),
         block_size=shape.block_size,
         context_length=model.context_length,
         max_model_len=config.max_model_len,

@@ -44,7 +44,7 @@ def soak(
             parser=parse_bytes, metavar="BYTES", help="Size of the KV cache; default 12Mi, so that some wait."
         ),
     ] = None,
-    block_size: BlockSize = 16,
+    block_size: BlockSize = None,
     dtype: Dtype = "auto",
     threads: Threads = None,
     url: Annotated[str, typer.Option(help="Soak this running server instead, with no other clients.")] = "",
@@ -129,7 +129,7 @@ def quality(
         float | None,
         typer.Option(help="Fail when a choice has a smaller share of equal likeliest tokens.", show_default=False),
     ] = None,
-    block_size: BlockSize = 16,
+    block_size: BlockSize = None,
     dtype: Dtype = "auto",
     threads: Threads = None,
     json_path: JsonPath = None,

@@ -26,7 +26,7 @@ Threads = Annotated[int | None, typer.Option(help="CPU threads of all engines; d
 Rounds = Annotated[int, typer.Option(help="Turns of every engine.")]
 MaxNumSeqs = Annotated[int, typer.Option(help="Sequences in one step at most.")]
 PlotPath = Annotated[Path | None, typer.Option("--plot", help="Write a picture here (PNG).", metavar="FILE")]
-BlockSize = Annotated[int, typer.Option(help="Tokens in one KV block.")]
+BlockSize = Annotated[int | None, typer.Option(help="Tokens in one KV block; default 16, or 64 in a packed cache.")]
 JsonPath = Annotated[Path | None, typer.Option("--json", help="Write the report here.", metavar="FILE")]
 
 

@@ -75,9 +75,15 @@ def serve(
         ),
     ] = "lm_head",
     kv_cache_dtype: Annotated[
-        Literal["auto", "bfloat16", "float32"], typer.Option(help="Type of cached keys and values; auto is --dtype.")
+        Literal["auto", "bfloat16", "float32", "int8", "int4", "k4v3"],
+        typer.Option(
+            help="Type of cached keys and values: auto is --dtype; int8, int4 and k4v3 round all but each sequence's "
+            "first 64 tokens and last block to 8, 4 or 3.5 bits."
+        ),
     ] = "auto",
-    block_size: Annotated[int, typer.Option(help="Tokens in one KV block.")] = 16,
+    block_size: Annotated[
+        int | None, typer.Option(help="Tokens in one KV block; default 16, or 64 where they are rounded.")
+    ] = None,
     enable_prefix_caching: Annotated[
         bool, typer.Option(help="Share the KV blocks of prompts that begin alike, also with finished requests.")
     ] = True,

@@ -100,5 +100,5 @@ def model_sizes(folder: Path, core: EngineCore) -> ModelSizes:
         body_parameters=sum(size for key, size in matrices.items() if key not in tables | {id(head)}),
         head_parameters=head.numel(),
         bytes_per_parameter=named_dtype("--dtype", core.info.dtype).itemsize,
-        kv_bytes_per_token=core.info.kv_cache_bytes // (core.info.blocks_total * core.info.block_size),
+        kv_bytes_per_token=core.info.block_bytes // core.info.block_size,
     )

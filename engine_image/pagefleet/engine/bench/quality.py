@@ -22,8 +22,8 @@ from pagefleet.engine.bench.setup import model_folder
 from pagefleet.engine.bench.tables import check_writable, text_table, write_json
 from pagefleet.engine.bench.teacher_forcing import model_of, teacher_forced_rows
 from pagefleet.engine.config import EngineConfig
-from pagefleet.engine.device import named_dtype
 from pagefleet.engine.errors import StartupError
+from pagefleet.engine.kernels.choose import check_cache_dtype
 from pagefleet.engine.llm import LLM
 from pagefleet.engine.quantization import check_quantization
 from pagefleet.engine.tokenizer import Tokenizer
@@ -136,8 +136,7 @@ def _check_choices(choices: Sequence[Choice]) -> None:
         raise StartupError("--weights and --kv-cache-dtype name no choice; for example --weights int8")
     for choice in choices:
         check_quantization(choice.weights, choice.ignored, flag="--weights", ignore_flag="--ignore")
-        if choice.kv_cache_dtype != "auto":
-            named_dtype("--kv-cache-dtype", choice.kv_cache_dtype)
+        check_cache_dtype(choice.kv_cache_dtype)
 
 
 def _settings(options: QualityOptions) -> EngineConfig:

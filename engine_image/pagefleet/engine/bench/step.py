@@ -30,6 +30,7 @@ from pagefleet.engine.core import EngineCore
 from pagefleet.engine.errors import StartupError
 from pagefleet.engine.messages import AddRequest, StepOutputs
 from pagefleet.engine.sampling_params import SamplingParameters
+from pagefleet.engine.startup import block_size_of
 
 PARTS = ("wall", "cpu", "scheduling", "python", "model")
 
@@ -146,7 +147,7 @@ def run_step(options: StepOptions, say: Say) -> dict[str, object]:
 
 def _fitted(options: StepOptions, folder: Path, most_sequences: int) -> EngineConfig:
     """Return the settings with a cache that holds all sequences at their longest."""
-    longest = options.context_tokens + options.steps + 2 * options.engine.block_size
+    longest = options.context_tokens + options.steps + 2 * block_size_of(options.engine)
     return msgspec.structs.replace(
         options.engine,
         model=str(folder),

@@ -15,6 +15,7 @@ from pagefleet.engine.bench.tables import check_writable, text_table, write_json
 from pagefleet.engine.bench.workload import BenchRequest
 from pagefleet.engine.config import EngineConfig
 from pagefleet.engine.messages import CoreState
+from pagefleet.engine.startup import block_size_of
 
 Say = Callable[[str], object]
 
@@ -43,7 +44,7 @@ def run_waste(options: WasteOptions, say: Say) -> dict[str, object]:
     report: dict[str, object] = {
         "model": options.engine.model or f"preset {options.preset}",
         "requests": len(requests),
-        "block_size": options.engine.block_size,
+        "block_size": block_size_of(options.engine),
         "context_length": context_length,
         "steps": len(samples),
         "waste": {"paged": waste.paged, "oracle": waste.oracle, "context": waste.context},
@@ -59,7 +60,7 @@ def run_waste(options: WasteOptions, say: Say) -> dict[str, object]:
         text_table(
             ("cache", "empty share", "slots at the peak"),
             [
-                (f"blocks of {options.engine.block_size}", f"{waste.paged:.1%}", peak.held),
+                (f"blocks of {block_size_of(options.engine)}", f"{waste.paged:.1%}", peak.held),
                 ("final length known before", f"{waste.oracle:.1%}", peak.reserved_oracle),
                 ("context length", f"{waste.context:.1%}", peak.reserved_context),
             ],

@@ -4,10 +4,13 @@ import logging
 
 import torch
 
+from pagefleet.engine.device import DTYPES
 from pagefleet.engine.errors import StartupError
 from pagefleet.engine.kernels.cpu.attention import CpuAttention
 from pagefleet.engine.kernels.gather import GatherAttention
 from pagefleet.engine.kernels.interface import AttentionShape, PagedAttention
+from pagefleet.engine.kernels.packed_format import PACKED_FORMATS
+from pagefleet.engine.kernels.packed_gather import PackedGatherAttention
 from pagefleet.engine.kernels.triton.attention import TritonAttention
 
 logger = logging.getLogger(__name__)
@@ -19,28 +22,48 @@ ATTENTION_BACKENDS: dict[str, type[PagedAttention]] = {
 }
 """By the flag's value."""
 
-FASTEST: dict[str, type[PagedAttention]] = {"cpu": CpuAttention, "cuda": TritonAttention}
+PACKED_BACKENDS: dict[str, type[PagedAttention]] = {"gather": PackedGatherAttention}
+"""Those of a packed cache."""
+
+FASTEST = {"cpu": "c", "cuda": "triton"}
 """By the type of device: what is taken where it can serve the model."""
 
 
+def check_cache_dtype(name: str) -> None:
+    """Refuse a cache type that is unknown; raises StartupError."""
+    if name not in ("auto", *DTYPES, *PACKED_FORMATS):
+        *others, last = (*DTYPES, *PACKED_FORMATS)
+        raise StartupError(f"--kv-cache-dtype {name} is not supported; use auto, {', '.join(others)} or {last}")
+
+
 def choose_attention(name: str, shape: AttentionShape, compute_dtype: torch.dtype) -> type[PagedAttention]:
-    """Return the back end; raises StartupError when the one that `name` demands cannot serve the shape."""
-    if name != "auto":
-        if name not in ATTENTION_BACKENDS:
-            *others, last = ATTENTION_BACKENDS
-            raise StartupError(f"--attention-backend {name} is unknown; use auto, {', '.join(others)} or {last}")
-        if reason := _unsupported(ATTENTION_BACKENDS[name], shape, compute_dtype):
-            raise StartupError(f"--attention-backend {name}: {reason}; use --attention-backend auto")
-        return ATTENTION_BACKENDS[name]
-    fastest = FASTEST.get(shape.device.type, GatherAttention)
-    reason = _unsupported(fastest, shape, compute_dtype)
+    """Return the back end; raises StartupError when the one that `name` demands cannot serve the shape.
+
+    Where nothing is demanded, that is torch's when the fastest of the device cannot.
+    """
+    if name not in ("auto", *ATTENTION_BACKENDS):
+        *others, last = ATTENTION_BACKENDS
+        raise StartupError(f"--attention-backend {name} is unknown; use auto, {', '.join(others)} or {last}")
+    wanted = FASTEST.get(shape.device.type, "gather") if name == "auto" else name
+    reason = _unsupported(wanted, shape, compute_dtype)
     if reason is None:
-        return fastest
+        return _backends(shape)[wanted]
+    if name != "auto":
+        raise StartupError(f"--attention-backend {name}: {reason}; use --attention-backend auto")
+    if wanted == "gather" or (why := _unsupported("gather", shape, compute_dtype)) is not None:
+        raise StartupError(f"no attention back end can serve this model: {reason if wanted == 'gather' else why}")
     logger.warning("slower attention in torch: %s", reason)
-    return GatherAttention
+    return _backends(shape)["gather"]
 
 
-def _unsupported(back_end: type[PagedAttention], shape: AttentionShape, compute_dtype: torch.dtype) -> str | None:
-    if back_end is CpuAttention and shape.cache_dtype != compute_dtype:
+def _backends(shape: AttentionShape) -> dict[str, type[PagedAttention]]:
+    return ATTENTION_BACKENDS if shape.packed is None else PACKED_BACKENDS
+
+
+def _unsupported(name: str, shape: AttentionShape, compute_dtype: torch.dtype) -> str | None:
+    """Return the sentence that says why the back end cannot serve the shape, or None."""
+    if name not in _backends(shape):
+        return f"it has no {shape.packed.name if shape.packed else shape.cache_dtype} KV cache"
+    if name == "c" and shape.cache_dtype != compute_dtype:
         return f"the C attention kernel does not convert between a {shape.cache_dtype} cache and {compute_dtype} rows"
-    return back_end.unsupported(shape)
+    return _backends(shape)[name].unsupported(shape)

@@ -74,8 +74,9 @@ class PackedKeys:
 
     def plain(self) -> torch.Tensor:
         """Return the keys as float32."""
-        scale = SCALES.to(self.scales.device)[self.scales.int()]
-        return self.least.float()[:, None] + scale[:, None] * self.codes.float()
+        scale = _scales_of(self.scales)
+        plain: torch.Tensor = self.least.float()[:, None] + scale[:, None] * self.codes.float()
+        return plain
 
 
 @dataclass(frozen=True)
@@ -91,9 +92,9 @@ class PackedValues:
 
     def plain(self, bits: int) -> torch.Tensor:
         """Return the rotated values as float32."""
-        half_scale = SCALES.to(self.scales.device)[self.scales.int()][..., None] / 2
         halves = 2 * self.codes.int() - (2**bits - 1) + self.middles.int()[..., None]
-        return half_scale * halves.float()
+        plain: torch.Tensor = halves.float() * (_scales_of(self.scales) / 2)[..., None]
+        return plain
 
 
 def pack_keys(keys: torch.Tensor, bits: int) -> PackedKeys:
@@ -102,7 +103,7 @@ def pack_keys(keys: torch.Tensor, bits: int) -> PackedKeys:
     low, high = keys.aminmax(dim=1)
     least = _rounded_down(low)
     scales = scale_codes((high - least.float()) / (2**bits - 1))
-    scale = SCALES.to(keys.device)[scales.int()]
+    scale = _scales_of(scales)
     codes = torch.round((keys - least.float()[:, None]) / scale[:, None])
     return PackedKeys(codes.clamp_(0, 2**bits - 1).to(torch.uint8), scales, least)
 
@@ -113,7 +114,7 @@ def pack_values(values: torch.Tensor, bits: int) -> PackedValues:
     low, high = values.aminmax(dim=-1)
     twice_middle = low + high
     scales = scale_codes(torch.maximum((high - low) / levels, twice_middle.abs() / 127))
-    scale = SCALES.to(values.device)[scales.int()]
+    scale = _scales_of(scales)
     middles = torch.round(twice_middle / scale).clamp_(-127, 127)
     first = (scale * (middles - levels) / 2)[..., None]
     codes = torch.round((values - first) / scale[..., None])
@@ -131,18 +132,18 @@ def join_bits(codes: torch.Tensor, bits: int) -> torch.Tensor:
     The numbers of a byte lie far apart, so that one shift gives a run of neighbours. 4 bits: byte j holds j and, above
     it, j + size/2. 3 bits: first the low two bits, four to a byte, size/4 apart; then the high bits, eight to a byte.
     """
-    if bits == 8:  # noqa: PLR2004
+    if bits == 8:
         return codes
-    if bits == 4:  # noqa: PLR2004
+    if bits == 4:
         return _stripe(codes, 4)
     return torch.cat([_stripe(codes & 3, 2), _stripe(codes >> 2, 1)], dim=-1)
 
 
 def split_bits(stored: torch.Tensor, bits: int) -> torch.Tensor:
     """Return the codes that `join_bits` was given."""
-    if bits == 8:  # noqa: PLR2004
+    if bits == 8:
         return stored
-    if bits == 4:  # noqa: PLR2004
+    if bits == 4:
         return _unstripe(stored, 4)
     low_bytes = stored.shape[-1] * 2 // 3
     return _unstripe(stored[..., :low_bytes], 2) | _unstripe(stored[..., low_bytes:], 1) << 2
@@ -170,12 +171,17 @@ def rotation(head_dim: int, device: torch.device | None = None) -> torch.Tensor:
     matrix = torch.ones(1, 1)
     while len(matrix) < run:
         matrix = torch.cat([torch.cat([matrix, matrix], dim=1), torch.cat([matrix, -matrix], dim=1)])
-    return torch.block_diag(*[matrix / math.sqrt(run)] * (head_dim // run)).to(device)
+    runs = torch.eye(head_dim // run)
+    return torch.kron(runs, matrix / math.sqrt(run)).to(device)
 
 
 def sink_blocks(block_size: int) -> int:
     """Return how many first blocks of a sequence stay plain."""
     return -(-SINK_TOKENS // block_size)
+
+
+def _scales_of(codes: torch.Tensor) -> torch.Tensor:
+    return SCALES.to(codes.device).index_select(0, codes.int().flatten()).view(codes.shape)
 
 
 def _rounded_down(numbers: torch.Tensor) -> torch.Tensor:

@@ -24,10 +24,7 @@ class _Tile:
     first_position: int
     block: int
     """Index into the sequence's table."""
-
-    @property
-    def tokens(self) -> int:
-        return self.rows.stop - self.rows.start
+    tokens: int
 
 
 class PackedGatherAttention(PagedAttention):
@@ -98,7 +95,7 @@ class PackedGatherAttention(PagedAttention):
         for block in range(first_position // size, (context - 1) // size + 1):
             first, end = max(first_position, block * size), min(context, (block + 1) * size)
             start = row + first - first_position
-            yield _Tile(slice(start, start + end - first), first, block)
+            yield _Tile(slice(start, start + end - first), first, block, end - first)
 
     def _attend_tile(
         self,

@@ -18,7 +18,13 @@ from pagefleet.api.v1alpha1 import (
 DEFAULT_MEMORY_UTILIZATION = 0.9
 """What the engine takes when neither the user nor a shared machine says otherwise; equals the engine's own default."""
 
-KV_CACHE_FLAGS = {KvCacheDtype.AUTO: "auto", KvCacheDtype.BF16: "bfloat16"}
+KV_CACHE_FLAGS = {
+    KvCacheDtype.AUTO: "auto",
+    KvCacheDtype.BF16: "bfloat16",
+    KvCacheDtype.INT8: "int8",
+    KvCacheDtype.INT4: "int4",
+    KvCacheDtype.K4V3: "k4v3",
+}
 """The KV-cache types that this engine has, with the flag's word for each."""
 
 CUDA_RESOURCE = "nvidia.com/gpu"
@@ -135,18 +141,6 @@ def _weights(spec: InferenceServiceSpec) -> RefusedField | None:
     return RefusedField("spec.engine.weights.quantization", str(quantization), why, instead)
 
 
-def _kv_cache(spec: InferenceServiceSpec) -> RefusedField | None:
-    dtype = spec.engine.kv_cache.dtype
-    if dtype is None or dtype in KV_CACHE_FLAGS:
-        return None
-    return RefusedField(
-        "spec.engine.kvCache.dtype",
-        str(dtype),
-        "this engine stores keys and values unquantized",
-        f"write {' or '.join(KV_CACHE_FLAGS)}",
-    )
-
-
 def _parallelism(spec: InferenceServiceSpec) -> RefusedField | None:
     for name, size in (("tensor", spec.engine.parallelism.tensor), ("pipeline", spec.engine.parallelism.pipeline)):
         if size is not None and size > 1:
@@ -182,7 +176,6 @@ def _accelerator(spec: InferenceServiceSpec) -> RefusedField | None:
 
 _CHECKS: tuple[Callable[[InferenceServiceSpec], RefusedField | None], ...] = (
     _weights,
-    _kv_cache,
     _parallelism,
     _speculative,
     _accelerator,

@@ -66,6 +66,7 @@ def _asked_for(service: InferenceService, observed: Observed) -> PlanStatus:
 
 def _planned(service: InferenceService, plan: CapacityPlan, tuning: Tuning) -> dict[str, Any]:
     engine, knobs = service.spec.engine, plan.knobs
+    cache_bytes = plan.kv_cache_bytes + plan.footprint.kv_reserve_bytes
     return {
         "block_size": knobs.block_size,
         "gpu_memory_utilization": knobs.gpu_memory_utilization,
@@ -80,8 +81,8 @@ def _planned(service: InferenceService, plan: CapacityPlan, tuning: Tuning) -> d
             weights_bytes=plan.footprint.weights_bytes,
             activation_bytes=plan.footprint.activation_bytes,
             overhead_bytes=plan.footprint.runtime_bytes,
-            kv_cache_bytes=plan.kv_cache_bytes,
-            bytes_per_token=round(plan.kv_bytes_per_token),
+            kv_cache_bytes=cache_bytes,
+            bytes_per_token=round(cache_bytes / plan.kv_tokens) if plan.kv_tokens else None,
             blocks=plan.blocks,
             kv_tokens=plan.kv_tokens,
             full_length_sequences=round(plan.full_length_sequences, 2),
