@@ -7,6 +7,7 @@ import torch
 from pagefleet.engine.device import DTYPES
 from pagefleet.engine.errors import StartupError
 from pagefleet.engine.kernels.cpu.attention import CpuAttention
+from pagefleet.engine.kernels.cpu.packed_attention import PackedCpuAttention
 from pagefleet.engine.kernels.gather import GatherAttention
 from pagefleet.engine.kernels.interface import AttentionShape, PagedAttention
 from pagefleet.engine.kernels.packed_format import PACKED_FORMATS
@@ -22,7 +23,7 @@ ATTENTION_BACKENDS: dict[str, type[PagedAttention]] = {
 }
 """By the flag's value."""
 
-PACKED_BACKENDS: dict[str, type[PagedAttention]] = {"gather": PackedGatherAttention}
+PACKED_BACKENDS: dict[str, type[PagedAttention]] = {"c": PackedCpuAttention, "gather": PackedGatherAttention}
 """Those of a packed cache."""
 
 FASTEST = {"cpu": "c", "cuda": "triton"}
