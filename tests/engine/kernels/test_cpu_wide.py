@@ -11,6 +11,7 @@ import torch
 from pagefleet.engine.kernels.cpu import build
 from pagefleet.engine.kernels.cpu.attention import CpuAttention
 from pagefleet.engine.kernels.cpu.library import KernelLibrary
+from pagefleet.engine.kernels.cpu.packed_attention import PackedCpuAttention
 from pagefleet.engine.kernels.cpu.pointwise import CpuRmsNorm
 from pagefleet.engine.kernels.gather import GatherAttention
 from pagefleet.engine.kernels.interface import LayerAttention
@@ -19,8 +20,10 @@ from tests.engine.kernels import (
     test_cpu_attention,
     test_cpu_int8,
     test_cpu_linear,
+    test_cpu_packed,
     test_cpu_pointwise,
     test_cpu_sampling,
+    test_packed_attention,
 )
 from tests.engine.kernels.test_cpu_attention import fresh, make_rows, make_shape, run_spans, spans_of
 from tests.support.compiled import compile_key, file_of
@@ -61,6 +64,24 @@ def test_attention(dtype: torch.dtype, layer: LayerAttention, query_heads: int, 
     assert torch.allclose(whole.float(), expected.float(), atol=tolerance)
     chunked = [span for span in spans_of(37) if span[1] <= 300]
     assert torch.equal(run_spans(fresh(CpuAttention, shape), rows, chunked), whole[: chunked[-1][1]])
+
+
+@pytest.mark.parametrize(("name", "block_size", "head_dim"), [("int8", 16, 64), ("int4", 32, 96), ("k4v3", 64, 80)])
+def test_packed_attention_over(name: str, block_size: int, head_dim: int) -> None:
+    test_packed_attention.test_equals_the_definition(PackedCpuAttention, name, block_size, (6, 2, head_dim))
+    for dtype in DTYPES:
+        test_cpu_packed.test_stores_what_the_format_says(dtype, name, block_size, head_dim)
+        test_cpu_packed.test_values_are_rotated(dtype, head_dim)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_packed_attention_gives_the_same_bits(dtype: torch.dtype) -> None:
+    layer = LayerAttention(window=100, soft_cap=5.0)
+    test_cpu_packed.test_chunks_and_batches_give_the_same_bits(dtype, layer, (6, 2, 64), "k4v3")
+
+
+def test_packed_attention_in_bfloat16() -> None:
+    test_packed_attention.test_bfloat16(PackedCpuAttention)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -1,11 +1,8 @@
 /* Rotate query and key heads, and store keys and values in the blocks: the first of the two calls of a layer. */
 #pragma once
 #include "arguments.h"
-#include "element.h"
+#include "attention_workspace.h"
 #include "hadamard.h"
-
-#define UNIT 16 /* tokens that are stored together */
-#define MOST_HEAD_DIM 256
 
 /* Words between the start of a layer's pool and a unit of a block. Keys and values have units of equal size. */
 INLINE int64_t unit_offset(const attention_arguments *a, int64_t block, int64_t head, int64_t unit) {
