@@ -23,6 +23,7 @@ SETTINGS: list[tuple[str, Any, str, Any]] = [
     ("prefixCaching", False, "enable_prefix_caching", False),
     ("batching", "static", "batching", "static"),
     ("weights", {"quantization": "int8"}, "quantization", "int8"),
+    ("weights", {"quantization": "int4"}, "quantization", "int4"),
     ("weights", {"quantization": "none"}, "quantization", "none"),
     ("kvCache", {"dtype": "bf16"}, "kv_cache_dtype", "bfloat16"),
     ("kvCache", {"dtype": "auto"}, "kv_cache_dtype", "auto"),
@@ -30,7 +31,7 @@ SETTINGS: list[tuple[str, Any, str, Any]] = [
 
 # Fields whose values ask for what the engine cannot do are refused, and so cannot be ignored.
 REFUSED: list[tuple[str, Any]] = [
-    ("weights", {"quantization": "int4"}),
+    ("weights", {"quantization": "sparse24"}),
     ("kvCache", {"dtype": "int8"}),
     ("parallelism", {"tensor": 2}),
     ("speculative", {"method": "ngram", "tokens": 4}),

@@ -119,9 +119,12 @@ def test_bytes_are_the_engines(family: str, dtype: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_rounded_weights_take_the_bytes_predicted(dtype: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("quantization", "error"), [("int8", 0.01), ("int4", 0)])
+def test_rounded_weights_take_the_bytes_predicted(quantization: str, error: float, dtype: str, tmp_path: Path) -> None:
     folder = save_random_model(LlamaConfig(**WIDE), tmp_path / "model")
     facts = read_model("m", read_json(folder / "config.json"), read_headers(folder))
-    llm = LLM(EngineConfig(model=str(folder), dtype=dtype, quantization="int8", kv_cache_memory_bytes=2**22, threads=1))
-    predicted = weights_bytes(facts, quantization="int8", compute_dtype=dtype, copies_tied_head=True)
-    assert predicted == pytest.approx(llm.core.info.weight_bytes, rel=0.01)
+    llm = LLM(
+        EngineConfig(model=str(folder), dtype=dtype, quantization=quantization, kv_cache_memory_bytes=2**22, threads=1)
+    )
+    predicted = weights_bytes(facts, quantization=quantization, compute_dtype=dtype, copies_tied_head=True)
+    assert predicted == pytest.approx(llm.core.info.weight_bytes, rel=error)

@@ -89,7 +89,7 @@ PAGEFLEET_CUDA = EngineProfile(
 )
 PAGEFLEET_CPU = EngineProfile(
     name="pagefleet on CPU",
-    weights=("none", "int8"),
+    weights=("none", "int8", "int4"),
     kv_cache=("float32", "bf16"),
     has_tensor_parallelism=False,
     block_sizes=_BLOCK_SIZES,

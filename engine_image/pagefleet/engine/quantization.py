@@ -4,7 +4,7 @@ from collections.abc import Collection
 
 from pagefleet.engine.errors import StartupError
 
-QUANTIZATIONS = ("none", "int8")
+QUANTIZATIONS = ("none", "int8", "int4")
 """All but `none` on a CPU alone."""
 
 PARTS = ("qkv_proj", "o_proj", "gate_up_proj", "down_proj", "lm_head")
@@ -16,7 +16,7 @@ def check_quantization(
 ) -> None:
     """Refuse a quantization that is unknown, and parts that no model has or that are all there are; StartupError."""
     if name not in QUANTIZATIONS:
-        raise StartupError(f"{flag} {name} is unknown; use {' or '.join(QUANTIZATIONS)}")
+        raise StartupError(f"{flag} {name} is unknown; use {', '.join(QUANTIZATIONS[:-1])} or {QUANTIZATIONS[-1]}")
     for part in ignored:
         if part not in PARTS:
             raise StartupError(f"{ignore_flag} {part} names no part of a model; use {', '.join(PARTS)}")

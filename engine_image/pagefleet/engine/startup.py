@@ -16,6 +16,7 @@ from pagefleet.engine.device import choose_device, choose_dtype, named_dtype
 from pagefleet.engine.errors import StartupError
 from pagefleet.engine.gguf_conversion import convert
 from pagefleet.engine.kernels.choose import choose_attention
+from pagefleet.engine.kernels.cpu.int4 import round_to_int4, use_int4_backend
 from pagefleet.engine.kernels.cpu.int8 import use_int8
 from pagefleet.engine.kernels.cpu.pointwise import make_rms_norm
 from pagefleet.engine.kernels.cpu.probe import use_linear_backend
@@ -150,11 +151,12 @@ def _use_linear_backends(config: EngineConfig, model: Model) -> str:
     if config.quantization == "none":
         return use_linear_backend(config.linear_backend, [linear for _, linear in linears])
     kept = [linear for part, linear in linears if part in config.quantization_ignore]
+    rounded = [linear for part, linear in linears if part not in config.quantization_ignore]
+    if config.quantization == "int4":
+        kept += round_to_int4(rounded)
     if kept:
         use_linear_backend(config.linear_backend, kept)
-    return use_int8(
-        config.linear_backend, [linear for part, linear in linears if part not in config.quantization_ignore]
-    )
+    return (use_int8 if config.quantization == "int8" else use_int4_backend)(config.linear_backend, rounded)
 
 
 def _budget_tokens(config: EngineConfig, device: torch.device) -> int:
