@@ -109,7 +109,7 @@ def quality(
         list[str] | None,
         typer.Option(
             metavar="PARTS",
-            help="Parts that keep their precision, again for another choice; default lm_head, an empty text rounds all.",
+            help="Parts that keep their precision, again for another choice; default lm_head, an empty text is none.",
             show_default=False,
         ),
     ] = None,
