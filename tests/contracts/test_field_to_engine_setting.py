@@ -24,6 +24,8 @@ SETTINGS: list[tuple[str, Any, str, Any]] = [
     ("batching", "static", "batching", "static"),
     ("weights", {"quantization": "int8"}, "quantization", "int8"),
     ("weights", {"quantization": "int4"}, "quantization", "int4"),
+    ("weights", {"quantization": "gptq"}, "quantization", "gptq"),
+    ("weights", {"quantization": "awq"}, "quantization", "awq"),
     ("weights", {"quantization": "none"}, "quantization", "none"),
     ("kvCache", {"dtype": "bf16"}, "kv_cache_dtype", "bfloat16"),
     ("kvCache", {"dtype": "auto"}, "kv_cache_dtype", "auto"),

@@ -21,6 +21,7 @@ from pagefleet.engine.kernels.interface import AttentionShape
 from pagefleet.engine.llm import LLM
 from pagefleet.engine.model_source import ModelSource
 from pagefleet.engine.models.registry import load_model
+from pagefleet.engine.packed_format import METHODS
 from pagefleet.engine.quantization import QUANTIZATIONS
 from pagefleet.engine.startup import DEFAULT_BUDGET_TOKENS, SAMPLING_COPIES
 from pagefleet.engine.weights import load_config
@@ -61,6 +62,7 @@ def test_the_formats_are_the_engines(profile: EngineProfile, device: str) -> Non
     assert set(profile.kv_cache) == words
     assert set(DTYPE_BYTES) == set(DTYPES)
     assert profile.weights == (QUANTIZATIONS if device == "cpu" else ("none",))
+    assert profile.checkpoints == ((None, *METHODS) if device == "cpu" else (None,))
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])

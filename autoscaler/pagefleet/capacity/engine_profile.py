@@ -91,6 +91,7 @@ PAGEFLEET_CPU = EngineProfile(
     name="pagefleet on CPU",
     weights=("none", "int8", "int4"),
     kv_cache=("float32", "bf16"),
+    checkpoints=(None, "gptq", "awq", "compressed-tensors"),
     has_tensor_parallelism=False,
     block_sizes=_BLOCK_SIZES,
     max_num_seqs=128,

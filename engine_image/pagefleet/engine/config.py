@@ -19,7 +19,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     kv_cache_dtype: str = "auto"
     """`auto` (the compute dtype), `bfloat16` or `float32`."""
     quantization: str = "none"
-    """Of the weights: `none`, or `int8` or `int4`, which round them as they are loaded."""
+    """`int8` or `int4` round the weights as they are loaded; `gptq` or `awq` demand a checkpoint made so; or `none`."""
     quantization_ignore: tuple[str, ...] = ("lm_head",)
     """Parts of the model that keep the compute dtype; the head's rounding changes most answers."""
     block_size: int = 16

@@ -49,6 +49,11 @@ class Int4Weight:
         order = 0 if self.order is None else self.order.nbytes
         return self.words.nbytes + self.scales.nbytes + self.zeros.nbytes + order
 
+    def to(self, device: torch.device) -> "Int4Weight":
+        """Return the weight on a device."""
+        order = None if self.order is None else self.order.to(device)
+        return Int4Weight(self.words.to(device), self.scales.to(device), self.zeros.to(device), order)
+
     def rows(self, which: slice | torch.Tensor) -> "Int4Weight":
         """Return some outputs, in any order."""
         return replace(self, words=self.words[which], scales=self.scales[which], zeros=self.zeros[which])

@@ -14,6 +14,7 @@ from pagefleet.engine.models.interface import Model
 from pagefleet.engine.models.llama import describe_llama, describe_mistral, describe_qwen2, describe_qwen3
 from pagefleet.engine.models.phi3 import describe_phi3
 from pagefleet.engine.models.transformers_model import TransformersModel
+from pagefleet.engine.packed_format import METHODS, packed_format
 from pagefleet.engine.weights import open_checkpoint
 
 NATIVE_MODELS: dict[str, Callable[[Any], DecoderDescription]] = {
@@ -47,10 +48,17 @@ def load_model(
     architecture = architecture_of(config)
     describe = NATIVE_MODELS.get(architecture)
     if describe is not None and model_impl != "transformers":
-        return DecoderModel(describe(config), open_checkpoint(source), dtype=dtype, device=device)
+        packed = packed_format(getattr(config, "quantization_config", None)) if source.gguf_file is None else None
+        return DecoderModel(describe(config), open_checkpoint(source), dtype=dtype, device=device, packed=packed)
     if model_impl == "native":
         raise StartupError(
             f"--model-impl native: there is no native code for architecture {architecture}; use --model-impl "
             f"transformers, or one of {', '.join(NATIVE_MODELS)}"
+        )
+    stored = getattr(config, "quantization_config", None)
+    if source.gguf_file is None and isinstance(stored, dict) and stored.get("quant_method") in METHODS:
+        raise StartupError(
+            f"--model-impl transformers: checkpoints quantized with {stored['quant_method']} are read for "
+            f"{', '.join(NATIVE_MODELS)}; use --model-impl auto with one of these, or a plain checkpoint"
         )
     return TransformersModel(architecture, config, source, dtype=dtype, device=device)
