@@ -15,6 +15,7 @@ from pagefleet.cli import (
     operator_command,
     plan_command,
     play_command,
+    quantize_command,
     validate_command,
 )
 from pagefleet.cli.errors import EXIT_FAILURE, EXIT_INTERRUPTED, CommandError
@@ -48,6 +49,7 @@ bench_app.command("soak")(bench_gate_command.soak)
 app.add_typer(bench_app, name="bench")
 app.command("play")(play_command.play)
 app.command("plan")(plan_command.plan)
+app.command("quantize")(quantize_command.quantize)
 app.command("validate")(validate_command.validate)
 app.command("crds")(crds_command.crds)
 

@@ -17,10 +17,7 @@ def group_size(inputs: int) -> int | None:
 
 
 def round_groups(weight: torch.Tensor, group: int) -> Int4Weight:
-    """Round an [outputs, inputs] weight; a group with a number that is not finite gets a scale that is not.
-
-    Of the ranges tried, a group takes the one that leaves the least square error.
-    """
+    """Round an [outputs, inputs] weight; a group with a number that is not finite gets a scale that is not."""
     panel = max(1, PANEL_VALUES // weight.shape[1])
     parts = [
         _round_groups(weight[first : first + panel].float().reshape(-1, weight.shape[1] // group, group))
@@ -31,18 +28,29 @@ def round_groups(weight: torch.Tensor, group: int) -> Int4Weight:
 
 def _round_groups(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Round [outputs, groups, group] values to words, scales and zeros."""
+    scales, zeros = best_ranges(values)
+    numbers = nearest_numbers(values, scales, zeros)
+    return pack_numbers(numbers.flatten(-2)), scales, zeros.nan_to_num(0).to(torch.uint8)
+
+
+def best_ranges(
+    values: torch.Tensor, *, scale_dtype: torch.dtype = torch.float32, least_zero: int = 0
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return float32 scales and whole zeros, [...], of [..., group] values: those, of the ranges tried, with the least
+    square error. Scales are numbers of `scale_dtype`.
+    """
     best = torch.full(values.shape[:-1], torch.inf, device=values.device)
     scales, zeros = torch.zeros_like(best), torch.zeros_like(best)
     for shrink in SHRINKS:
-        candidates = range_of(values, shrink)
+        candidate_scales, candidate_zeros = range_of(values, shrink)
+        candidates = candidate_scales.to(scale_dtype).float(), candidate_zeros.clamp(min=least_zero)
         errors = (represented(values, *candidates) - values).square().sum(-1)
         is_better = (errors < best) | ~errors.isfinite()
         best, scales, zeros = (
             torch.where(is_better, new, old)
             for new, old in zip((errors, *candidates), (best, scales, zeros), strict=True)
         )
-    numbers = nearest_numbers(values, scales, zeros)
-    return pack_numbers(numbers.flatten(-2)), scales, zeros.nan_to_num(0).to(torch.uint8)
+    return scales, zeros
 
 
 def range_of(values: torch.Tensor, shrink: float = 1.0) -> tuple[torch.Tensor, torch.Tensor]:
