@@ -44,7 +44,7 @@ def command(*arguments: str, **variables: str) -> subprocess.CompletedProcess[st
         (["bench", "step", "--batches", "1,many"], "--batches 1,many is not a list of whole numbers"),
         (["bench", "step", "--batches", "8,0"], "--batches 0 is too small"),
         (["bench", "step", "--context", "8"], "--context 8 is too short to be the middle of 32 steps"),
-        (["bench", "quality", "--weights", "int3"], "--weights int3 is unknown; use none or int8"),
+        (["bench", "quality", "--weights", "int3"], "--weights int3 is unknown; use none, int8 or int4"),
         (["bench", "quality", "--ignore", "head"], "--ignore head names no part of a model"),
         (["bench", "quality", "--kv-cache-dtype", ","], "--weights and --kv-cache-dtype name no choice"),
         (["bench", "quality", "--text", "none.txt"], "--text none.txt cannot be read: No such file or directory"),

@@ -54,7 +54,10 @@ def test_only_what_the_engine_is_told_makes_a_change(file: Path, before: str, af
 @pytest.mark.parametrize(
     ("text", "refusal"),
     [
-        (manifest(spec=", engine: {weights: {quantization: int4}}"), "spec.engine.weights.quantization is int4"),
+        (
+            manifest(spec=", engine: {weights: {quantization: sparse24}}"),
+            "spec.engine.weights.quantization is sparse24",
+        ),
         (manifest(uri="pvc://claim/chat"), "spec.model.uri is pvc://claim/chat"),
         (manifest().replace('model"}', 'model", tokenSecret: {name: hf}}'), "spec.model.tokenSecret is hf"),
     ],

@@ -177,7 +177,7 @@ def test_the_files_are_followed(folder: Path, start: Any) -> None:
         ({"refuses": "The weights do not fit."}, "", "chat cannot answer: The weights do not fit. (log: "),
         (
             {},
-            ", engine: {weights: {quantization: int4}}",
+            ", engine: {weights: {quantization: sparse24}}",
             "chat cannot answer: spec.engine.weights.quantization is",
         ),
         ({}, ", replicas: 0", "chat cannot answer: spec.replicas is 0; write replicas: 1."),

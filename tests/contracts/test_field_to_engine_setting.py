@@ -23,15 +23,18 @@ SETTINGS: list[tuple[str, Any, str, Any]] = [
     ("prefixCaching", False, "enable_prefix_caching", False),
     ("batching", "static", "batching", "static"),
     ("weights", {"quantization": "int8"}, "quantization", "int8"),
+    ("weights", {"quantization": "int4"}, "quantization", "int4"),
+    ("weights", {"quantization": "gptq"}, "quantization", "gptq"),
+    ("weights", {"quantization": "awq"}, "quantization", "awq"),
     ("weights", {"quantization": "none"}, "quantization", "none"),
     ("kvCache", {"dtype": "bf16"}, "kv_cache_dtype", "bfloat16"),
     ("kvCache", {"dtype": "auto"}, "kv_cache_dtype", "auto"),
+    ("kvCache", {"dtype": "k4v3"}, "kv_cache_dtype", "k4v3"),
 ]
 
 # Fields whose values ask for what the engine cannot do are refused, and so cannot be ignored.
 REFUSED: list[tuple[str, Any]] = [
-    ("weights", {"quantization": "int4"}),
-    ("kvCache", {"dtype": "int8"}),
+    ("weights", {"quantization": "sparse24"}),
     ("parallelism", {"tensor": 2}),
     ("speculative", {"method": "ngram", "tokens": 4}),
 ]

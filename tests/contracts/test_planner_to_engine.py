@@ -15,6 +15,7 @@ from pagefleet.capacity.weight_formats import DTYPE_BYTES, WEIGHT_FORMATS, weigh
 from pagefleet.cli import engine_command
 from pagefleet.cli.main import run
 from pagefleet.cli.plan.safetensors_headers import read_headers, read_json
+from pagefleet.engine.checkpoint_format import METHODS
 from pagefleet.engine.config import EngineConfig
 from pagefleet.engine.device import DTYPES
 from pagefleet.engine.kernels.interface import AttentionShape
@@ -64,6 +65,7 @@ def test_the_formats_are_the_engines(profile: EngineProfile, device: str) -> Non
     assert set(profile.kv_cache) == words
     assert set(DTYPE_BYTES) == set(DTYPES)
     assert profile.weights == (QUANTIZATIONS if device == "cpu" else ("none",))
+    assert profile.checkpoints == ((None, *METHODS) if device == "cpu" else (None,))
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
@@ -146,9 +148,12 @@ def test_packed_caches_take_the_bytes_predicted(name: str, dtype: str, tmp_path:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_rounded_weights_take_the_bytes_predicted(dtype: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("quantization", "error"), [("int8", 0.01), ("int4", 0)])
+def test_rounded_weights_take_the_bytes_predicted(quantization: str, error: float, dtype: str, tmp_path: Path) -> None:
     folder = save_random_model(LlamaConfig(**WIDE), tmp_path / "model")
     facts = read_model("m", read_json(folder / "config.json"), read_headers(folder))
-    llm = LLM(EngineConfig(model=str(folder), dtype=dtype, quantization="int8", kv_cache_memory_bytes=2**22, threads=1))
-    predicted = weights_bytes(facts, quantization="int8", compute_dtype=dtype, copies_tied_head=True)
-    assert predicted == pytest.approx(llm.core.info.weight_bytes, rel=0.01)
+    llm = LLM(
+        EngineConfig(model=str(folder), dtype=dtype, quantization=quantization, kv_cache_memory_bytes=2**22, threads=1)
+    )
+    predicted = weights_bytes(facts, quantization=quantization, compute_dtype=dtype, copies_tied_head=True)
+    assert predicted == pytest.approx(llm.core.info.weight_bytes, rel=error)

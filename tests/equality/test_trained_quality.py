@@ -35,3 +35,20 @@ def test_int8_weights_of_smollm2(tmp_path: Path) -> None:
     assert isinstance(choices, list)
     head_kept, down_kept = choices
     assert down_kept["kl_nats"] <= 0.0125 < head_kept["kl_nats"], "parts that are kept matter"
+
+
+@pytest.mark.real_model
+def test_int4_weights_of_smollm2(tmp_path: Path) -> None:
+    """A second rounding of weights that were 4-bit in other groups: KL is 0.33 on all of the text."""
+    text = tmp_path / "text.txt"
+    text.write_text("\n\n".join(SHIPPED_TEXT.read_text().split("\n\n")[3:-5]))
+    options = QualityOptions(
+        engine=EngineConfig(model=smollm2(), device="cpu", threads=1),
+        choices=[Choice(weights="int4", ignored=("lm_head",))],
+        text=text,
+        window_tokens=400,
+        max_kl=0.45,
+        min_agreement=0.6,
+        json_path=tmp_path / "quality.json",
+    )
+    run_quality(options, print)

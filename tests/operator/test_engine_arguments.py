@@ -84,8 +84,8 @@ def test_the_default_utilization_is_the_engines() -> None:
     ("spec", "sentence"),
     [
         (
-            {"engine": {"weights": {"quantization": "int4"}}},
-            "spec.engine.weights.quantization is int4, and .*; write none",
+            {"engine": {"weights": {"quantization": "sparse24"}}},
+            "spec.engine.weights.quantization is sparse24, and .*; write none",
         ),
         (
             {

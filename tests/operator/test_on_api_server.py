@@ -162,7 +162,7 @@ def test_what_the_cluster_refuses_is_told_and_a_fixed_manifest_recovers(team: Te
     status = team.wait_status("no node fits", lambda status: status.get("reason") == "Unschedulable", 10)
     team.apply()
     team.wait_ready()
-    team.apply(engine={"weights": {"quantization": "int4"}})
+    team.apply(engine={"weights": {"quantization": "sparse24"}})
     status = team.wait_status("a refused plan", lambda status: status.get("reason") == "Unsupported", 10)
     assert (status["phase"], status["readyReplicas"]) == ("Degraded", 1)
     team.apply()

@@ -95,8 +95,9 @@ PAGEFLEET_CUDA = EngineProfile(
 )
 PAGEFLEET_CPU = EngineProfile(
     name="pagefleet on CPU",
-    weights=("none", "int8"),
+    weights=("none", "int8", "int4"),
     kv_cache=("float32", "bf16", "int8", "int4", "k4v3"),
+    checkpoints=(None, "gptq", "awq", "compressed-tensors"),
     has_tensor_parallelism=False,
     max_num_seqs=128,
     max_num_batched_tokens=512,

@@ -25,6 +25,9 @@ PACKED_WEIGHTS = {"I32": 8, "U8": 2}
 DEQUANTIZED = "dequantized"
 """Stored in a format that the loader turns into plain numbers, as GGUF's are."""
 
+INT4_GROUPS = (128, 64, 32)
+"""Inputs that share a scale in 4-bit weights: a loader takes the first that divides a matrix's inputs."""
+
 _LAYER = re.compile(r"(?:^|\.)(?:layers|h|blk|blocks)\.(\d+)\.")
 _EMBEDDING = re.compile(r"(?:^|\.)(?:embed_tokens|wte|word_embeddings|embed_in|tok_embeddings|token_embd)\.weight$")
 _HEAD = re.compile(r"(?:^|\.)(?:lm_head|embed_out|output)\.weight$")
@@ -66,6 +69,12 @@ class Tensor:
         return int(match[1]) if match else None
 
     @property
+    def int4_groups(self) -> int:
+        """Groups of weights with a scale of their own when a loader packs it in 4 bits; 0 when it cannot."""
+        size = next((size for size in INT4_GROUPS if self.shape and self.shape[-1] % size == 0), None)
+        return math.prod(self.shape) // size if size and len(self.shape) > 1 else 0
+
+    @property
     def role(self) -> Role:
         """What it is for, by its name."""
         if _EMBEDDING.search(self.name):
@@ -89,6 +98,10 @@ class WeightGroup:
     bytes: int
     outputs: int
     """Rows of all its matrices: quantized formats keep numbers for each."""
+    int4_elements: int
+    """Weights that a loader can pack in 4 bits."""
+    int4_groups: int
+    """Groups of those that share a scale."""
 
     @property
     def is_plain(self) -> bool:
@@ -154,12 +167,21 @@ def weight_facts(tensors: Sequence[Tensor], *, layers: int, ties_head: bool) -> 
         if (role is Role.HEAD and ties_head) or (tensor.layer or 0) >= layers:
             continue
         outputs = math.prod(tensor.shape[:-1]) if len(tensor.shape) > 1 else 0
-        total = sums.setdefault((role, tensor.dtype), [0, 0, 0])
-        for index, value in enumerate((math.prod(tensor.shape), tensor.bytes, outputs)):
+        elements, int4_groups = math.prod(tensor.shape), tensor.int4_groups
+        total = sums.setdefault((role, tensor.dtype), [0] * 5)
+        for index, value in enumerate((elements, tensor.bytes, outputs, elements if int4_groups else 0, int4_groups)):
             total[index] += value
     return WeightFacts(
         tuple(
-            WeightGroup(role=role, dtype=dtype, elements=elements, bytes=size, outputs=outputs)
-            for (role, dtype), (elements, size, outputs) in sums.items()
+            WeightGroup(
+                role=role,
+                dtype=dtype,
+                elements=elements,
+                bytes=size,
+                outputs=outputs,
+                int4_elements=int4_elements,
+                int4_groups=int4_groups,
+            )
+            for (role, dtype), (elements, size, outputs, int4_elements, int4_groups) in sums.items()
         )
     )

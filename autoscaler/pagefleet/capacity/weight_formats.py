@@ -15,23 +15,24 @@ class WeightFormat:
     """Describe a format of the matrices in layers; all else stays in the compute format."""
 
     bits: float
-    """Bits of one weight with what its group shares; 0 is the checkpoint's own precision."""
+    """Bits of one weight; 0 is the checkpoint's own precision."""
     bytes_per_output: int = 0
     """What each row of a matrix adds."""
+    bytes_per_group: int = 0
+    """What each group of a 4-bit format adds; weights that form no groups keep the compute format."""
     made_before: bool = False
     """The checkpoint must have been made so; a loader cannot."""
     keeps_answers: bool = False
 
 
-_GROUP = 128
-_GROUPED_INT4_BITS = 4 + (16 + 4) / _GROUP  # a 16-bit scale and a 4-bit zero point for each group
+_INT4_BYTES_PER_GROUP = 5  # a float32 scale and a zero point, as this engine keeps them
 
 WEIGHT_FORMATS: dict[str, WeightFormat] = {
     "none": WeightFormat(bits=0, keeps_answers=True),
     "int8": WeightFormat(bits=8, bytes_per_output=8),  # a float32 scale, and the row's sum for asymmetric activations
-    "int4": WeightFormat(bits=_GROUPED_INT4_BITS),
-    "gptq": WeightFormat(bits=_GROUPED_INT4_BITS, made_before=True),
-    "awq": WeightFormat(bits=_GROUPED_INT4_BITS, made_before=True),
+    "int4": WeightFormat(bits=4, bytes_per_group=_INT4_BYTES_PER_GROUP),
+    "gptq": WeightFormat(bits=4, bytes_per_group=_INT4_BYTES_PER_GROUP, made_before=True),
+    "awq": WeightFormat(bits=4, bytes_per_group=_INT4_BYTES_PER_GROUP, made_before=True),
     "sparse24": WeightFormat(bits=16 / 2 + 1, made_before=True),  # half of the weights, 2 bits for the place of each
 }
 """By the words of `spec.engine.weights.quantization`, from most to least memory and accuracy."""
@@ -66,6 +67,9 @@ def weights_bytes(
 def _group_bytes(group: WeightGroup, chosen: WeightFormat, itemsize: int) -> float:
     if not group.is_plain:
         return group.bytes
+    if chosen.bytes_per_group and group.role in QUANTIZABLE:
+        packed = group.int4_elements * chosen.bits / 8 + group.int4_groups * chosen.bytes_per_group
+        return packed + (group.elements - group.int4_elements) * itemsize
     if chosen.bits and group.role in QUANTIZABLE:
         return group.elements * chosen.bits / 8 + group.outputs * chosen.bytes_per_output
     return group.elements * itemsize

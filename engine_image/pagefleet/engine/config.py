@@ -19,7 +19,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     kv_cache_dtype: str = "auto"
     """`auto` (the compute dtype), `bfloat16`, `float32`, or packed: `int8`, `int4`, `k4v3` (keys 4, values 3 bits)."""
     quantization: str = "none"
-    """Of the weights: `none`, or `int8`, which rounds them to 8 bits as they are loaded."""
+    """`int8` or `int4` round the weights as they are loaded; `gptq` or `awq` demand a checkpoint made so; or `none`."""
     quantization_ignore: tuple[str, ...] = ("lm_head",)
     """Parts of the model that keep the compute dtype; the head's rounding changes most answers."""
     block_size: int | None = None

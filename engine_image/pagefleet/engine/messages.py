@@ -113,7 +113,7 @@ class CoreReady(Message, frozen=True, kw_only=True):
     attention_backend: str
     linear_backend: str
     quantization: str
-    """Of the weights: `none` or `int8`."""
+    """Of the weights: `none`, `int8` or `int4`, or what the checkpoint was quantized with."""
     vocabulary_size: int
     max_model_len: int
     max_num_seqs: int

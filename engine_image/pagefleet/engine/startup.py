@@ -19,18 +19,20 @@ from pagefleet.engine.device import DTYPES, choose_device, choose_dtype
 from pagefleet.engine.errors import StartupError
 from pagefleet.engine.gguf_conversion import convert
 from pagefleet.engine.kernels.choose import check_cache_dtype, choose_attention
+from pagefleet.engine.kernels.cpu.int4 import round_to_int4, use_int4_backend
 from pagefleet.engine.kernels.cpu.int8 import use_int8
 from pagefleet.engine.kernels.cpu.pointwise import make_rms_norm
 from pagefleet.engine.kernels.cpu.probe import use_linear_backend
 from pagefleet.engine.kernels.interface import AttentionShape, PagedAttention
 from pagefleet.engine.kernels.packed_format import PACKED_FORMATS
+from pagefleet.engine.layers.linear import Linear
 from pagefleet.engine.memory_report import predict_memory
 from pagefleet.engine.messages import AddRequest, CoreReady, MemoryParts, MemoryReport
 from pagefleet.engine.model_source import ModelSource, resolve_model
 from pagefleet.engine.models.interface import Model
 from pagefleet.engine.models.registry import architecture_of, load_model
 from pagefleet.engine.plain_slots import PlainSlots, slots_needed
-from pagefleet.engine.quantization import check_quantization
+from pagefleet.engine.quantization import check_checkpoint, check_quantization
 from pagefleet.engine.runner import Runner
 from pagefleet.engine.sampling_params import SamplingParameters
 from pagefleet.engine.scheduler_limits import SchedulerLimits, SchedulingPolicy
@@ -66,7 +68,8 @@ def start_engine(
         architecture = architecture_of(model_config)
         dtype = choose_dtype(config.dtype, model_config, device, is_quantized=source.is_quantized)
         model = load_model(model_config, source, dtype=dtype, device=device, model_impl=config.model_impl)
-        linear_backend = _use_linear_backends(config, model)
+        quantization = check_checkpoint(config.quantization, model.packed_method)
+        linear_backend = _use_linear_backends(config, model, quantization)
         if linear_backend == "c":
             model.rms_norm = make_rms_norm(dtype)
         release_free_heap()
@@ -92,7 +95,7 @@ def start_engine(
         kv_cache_dtype=_dtype_name(shape.cache_dtype) if shape.packed is None else shape.packed.name,
         attention_backend=attention.name,
         linear_backend=linear_backend,
-        quantization=config.quantization,
+        quantization=quantization,
         vocabulary_size=model.vocabulary_size,
         max_model_len=plan.max_model_len,
         max_num_seqs=config.max_num_seqs,
@@ -167,17 +170,23 @@ def _assemble(
     )
 
 
-def _use_linear_backends(config: EngineConfig, model: Model) -> str:
+def _use_linear_backends(config: EngineConfig, model: Model, quantization: str) -> str:
     """Give the linears, rounded where that is wanted, to the fastest back ends; returns the one of the layers."""
+
+    def is_chosen(part: str, linear: Linear) -> bool:
+        if model.packed_method is not None:
+            return linear.weight is None
+        return quantization != "none" and part not in config.quantization_ignore
+
     linears = list(model.linears())
-    if config.quantization == "none":
-        return use_linear_backend(config.linear_backend, [linear for _, linear in linears])
-    kept = [linear for part, linear in linears if part in config.quantization_ignore]
-    if kept:
-        use_linear_backend(config.linear_backend, kept)
-    return use_int8(
-        config.linear_backend, [linear for part, linear in linears if part not in config.quantization_ignore]
-    )
+    chosen = [linear for part, linear in linears if is_chosen(part, linear)]
+    kept = [linear for part, linear in linears if not is_chosen(part, linear)]
+    if quantization == "int4":
+        kept += round_to_int4(chosen)
+    backend = use_linear_backend(config.linear_backend, kept) if kept or quantization == "none" else ""
+    if quantization == "int8":
+        return use_int8(config.linear_backend, chosen)
+    return backend if quantization == "none" else use_int4_backend(config.linear_backend, chosen)
 
 
 def _budget_tokens(config: EngineConfig, device: torch.device) -> int:

@@ -103,13 +103,13 @@ def soak(
 
 def quality(
     weights: Annotated[
-        str, typer.Option(help="Precisions of the weights: none, int8.", metavar="NAME,…")
+        str, typer.Option(help="Precisions of the weights: none, int8, int4.", metavar="NAME,…")
     ] = "none,int8",
     ignore: Annotated[
         list[str] | None,
         typer.Option(
             metavar="PARTS",
-            help="Parts that int8 leaves alone, again for another choice; default lm_head, an empty text rounds all.",
+            help="Parts that keep their precision, again for another choice; default lm_head, an empty text is none.",
             show_default=False,
         ),
     ] = None,

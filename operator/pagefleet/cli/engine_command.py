@@ -64,14 +64,16 @@ def serve(
         typer.Option(help="Compute type; auto is the checkpoint's, or float32 on a CPU without bfloat16."),
     ] = "auto",
     quantization: Annotated[
-        Literal["none", "int8"],
-        typer.Option(help="Precision of the weights; int8 rounds them as they are loaded, on a CPU."),
+        Literal["none", "int8", "int4", "gptq", "awq"],
+        typer.Option(
+            help="int8 and int4 round weights as they are loaded, on a CPU; gptq and awq demand such a model."
+        ),
     ] = "none",
     quantization_ignore: Annotated[
         str,
         typer.Option(
             metavar="PARTS",
-            help="Parts that int8 leaves alone: such as lm_head,down_proj; an empty text rounds all.",
+            help="Parts that keep their precision: such as lm_head,down_proj; an empty text rounds all.",
         ),
     ] = "lm_head",
     kv_cache_dtype: Annotated[

@@ -16,6 +16,7 @@ from pagefleet.cli import (
     plan_command,
     play_command,
     profile_command,
+    quantize_command,
     validate_command,
 )
 from pagefleet.cli.errors import EXIT_FAILURE, EXIT_INTERRUPTED, CommandError
@@ -50,6 +51,7 @@ app.add_typer(bench_app, name="bench")
 app.command("play")(play_command.play)
 app.command("plan")(plan_command.plan)
 app.command("profile")(profile_command.profile)
+app.command("quantize")(quantize_command.quantize)
 app.command("validate")(validate_command.validate)
 app.command("crds")(crds_command.crds)
 

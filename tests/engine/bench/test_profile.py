@@ -113,7 +113,7 @@ def test_a_load_of_a_server_gives_means_over_its_steps() -> None:
         (["/no/such/folder"], "model /no/such/folder does not exist"),
         ([""], "URL|MODEL is empty"),
         (["m", "--batches", "4"], "--batches 4 is one batch, which tells no slope: for example --batches 1,4,16."),
-        (["m", "--context", "8"], "--context 8 is less than two blocks"),
+        (["m", "--context", "8", "--block-size", "16"], "--context 8 is less than two blocks"),
     ],
 )
 def test_wrong_input_gets_a_sentence(arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]) -> None:

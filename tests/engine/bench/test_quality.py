@@ -111,7 +111,7 @@ def test_every_combination_once() -> None:
     ("changes", "sentence"),
     [
         ({"choices": []}, "name no choice"),
-        ({"choices": [Choice(weights="int3")]}, "--weights int3 is unknown; use none or int8"),
+        ({"choices": [Choice(weights="int3")]}, "--weights int3 is unknown; use none, int8 or int4"),
         ({"choices": [Choice(weights="int8", ignored=("head",))]}, "--ignore head names no part of a model; use"),
         ({"choices": [Choice(kv_cache_dtype="int3")]}, "--kv-cache-dtype int3 is not supported; use auto,"),
         ({"window_tokens": 4096}, "--window 4096 does not fit this model's context: use 510 or less"),

@@ -128,7 +128,7 @@ def test_families_say_the_same_with_both_back_ends(tmp_path: Path, family: str) 
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"quantization": "int5"}, "--quantization int5 is unknown; use none or int8"),
+        ({"quantization": "int5"}, "--quantization int5 is unknown; use none, int8 or int4"),
         ({"quantization_ignore": ("head",)}, "--quantization-ignore head names no part of a model; use qkv_proj"),
         ({"quantization_ignore": PARTS}, "leaves nothing to round; use lm_head"),
         ({"model_impl": "transformers"}, "this model keeps its own linears; use --quantization none"),

@@ -7,8 +7,11 @@ from collections.abc import Iterable, Iterator
 
 import torch
 
+from pagefleet.engine.checkpoint_format import PackedFormat
+from pagefleet.engine.errors import StartupError
 from pagefleet.engine.kernels.interface import LayerAttention, PagedAttention
 from pagefleet.engine.layers.activation import ACTIVATIONS
+from pagefleet.engine.layers.int4_linear import TorchInt4Linear
 from pagefleet.engine.layers.linear import Linear
 from pagefleet.engine.layers.norm import RmsNorm, rms_norm
 from pagefleet.engine.models.decoder_description import DecoderDescription
@@ -23,22 +26,34 @@ class DecoderModel:
     implementation = "native"
 
     def __init__(
-        self, description: DecoderDescription, checkpoint: Checkpoint, *, dtype: torch.dtype, device: torch.device
+        self,
+        description: DecoderDescription,
+        checkpoint: Checkpoint,
+        *,
+        dtype: torch.dtype,
+        device: torch.device,
+        packed: PackedFormat | None = None,
     ) -> None:
         description.check()
         self.rms_norm: RmsNorm = rms_norm
+        self.packed_method = None if packed is None else packed.method
         self._description = description
         self._dtype = dtype
         self._activation = ACTIVATIONS[description.activation]
         on_device = {rotary: rotary.to(device) for rotary in description.rotary}
         self._rotary = [on_device[rotary] for rotary in description.rotary]
-        load = WeightLoader(checkpoint, dtype, device)
+        load = WeightLoader(checkpoint, dtype, device, packed)
         prefix, hidden = load.prefix(), description.hidden_size
         self._embedding = load.weight(prefix + "embed_tokens.weight", (description.vocabulary_size, hidden))
         layers = LayerLoader(load, description)
         self._layers = [layers.load(f"{prefix}layers.{index}.") for index in range(len(description.attention))]
         self._final_norm = load.norm(prefix + "norm.weight", hidden, adds_one=description.norms_add_one)
         self._head = self._load_head(load)
+        if packed is not None and not any(isinstance(each.kernel, TorchInt4Linear) for _, each in self.linears()):
+            raise StartupError(
+                f"config.json says that the weights are quantized with {packed.method}, but no layer has a "
+                f"{packed.marker}: take quantization_config out of config.json, or download the files again"
+            )
 
     @property
     def query_heads(self) -> int:
@@ -155,6 +170,8 @@ class DecoderModel:
     def _load_head(self, load: WeightLoader) -> Linear:
         """Return the head; a tied one is the embedding unless the checkpoint says otherwise."""
         ties = self._description.ties_head
+        if load.is_packed("lm_head"):
+            return load.linear("lm_head", *self._embedding.shape, has_bias=False)
         if ties and "lm_head.weight" not in load.checkpoint:
             return Linear(self._embedding)
         head = load.weight("lm_head.weight", tuple(self._embedding.shape))

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 import torch
 
-from pagefleet.engine.layers.linear import Linear, fuse
+from pagefleet.engine.layers.int4_linear import fuse_linears
+from pagefleet.engine.layers.linear import Linear
 from pagefleet.engine.layers.rotary import full_width_order
 from pagefleet.engine.models.decoder_description import DecoderDescription
 from pagefleet.engine.models.weight_loader import WeightLoader
@@ -96,7 +97,7 @@ class LayerLoader:
                 prefix + "qkv_proj", query + 2 * kv, it.hidden_size, has_bias=it.has_qkv_bias, order=order
             )
         parts = [("q", query, self._rows(it.query_heads)), ("k", kv, self._rows(it.kv_heads)), ("v", kv, None)]
-        return fuse(
+        return fuse_linears(
             [
                 self._load.linear(f"{prefix}{name}_proj", rows, it.hidden_size, has_bias=it.has_qkv_bias, order=order)
                 for name, rows, order in parts
@@ -110,12 +111,12 @@ class LayerLoader:
             fused = self._load.linear(
                 prefix + "gate_up_proj", 2 * it.intermediate_size, it.hidden_size, has_bias=it.has_mlp_bias
             )
-            return fuse([fused], is_gated=is_gated)
+            return fuse_linears([fused], is_gated=is_gated)
         parts = [
             self._load.linear(f"{prefix}{name}_proj", it.intermediate_size, it.hidden_size, has_bias=it.has_mlp_bias)
             for name in ("gate", "up")
         ]
-        return fuse(parts, is_gated=is_gated)
+        return fuse_linears(parts, is_gated=is_gated)
 
     def _rows(self, rotated_heads: int, other_heads: int = 0) -> torch.Tensor | None:
         """Return the order of rows that makes a partial rotation one of whole heads; None leaves them."""

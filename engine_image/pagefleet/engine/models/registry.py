@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 
+from pagefleet.engine.checkpoint_format import METHODS, packed_format
 from pagefleet.engine.errors import StartupError
 from pagefleet.engine.model_source import ModelSource
 from pagefleet.engine.models.decoder import DecoderModel
@@ -47,10 +48,17 @@ def load_model(
     architecture = architecture_of(config)
     describe = NATIVE_MODELS.get(architecture)
     if describe is not None and model_impl != "transformers":
-        return DecoderModel(describe(config), open_checkpoint(source), dtype=dtype, device=device)
+        packed = packed_format(getattr(config, "quantization_config", None)) if source.gguf_file is None else None
+        return DecoderModel(describe(config), open_checkpoint(source), dtype=dtype, device=device, packed=packed)
     if model_impl == "native":
         raise StartupError(
             f"--model-impl native: there is no native code for architecture {architecture}; use --model-impl "
             f"transformers, or one of {', '.join(NATIVE_MODELS)}"
+        )
+    stored = getattr(config, "quantization_config", None)
+    if source.gguf_file is None and isinstance(stored, dict) and stored.get("quant_method") in METHODS:
+        raise StartupError(
+            f"--model-impl transformers: checkpoints quantized with {stored['quant_method']} are read for "
+            f"{', '.join(NATIVE_MODELS)}; use --model-impl auto with one of these, or a plain checkpoint"
         )
     return TransformersModel(architecture, config, source, dtype=dtype, device=device)

@@ -27,6 +27,7 @@ class TransformersModel:
     """Run transformers' modules over a paged cache; raises StartupError when a part is missing."""
 
     implementation = "transformers"
+    packed_method: str | None = None
 
     def __init__(
         self, architecture: str, config: Any, source: ModelSource, *, dtype: torch.dtype, device: torch.device

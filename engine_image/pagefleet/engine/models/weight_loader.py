@@ -4,8 +4,11 @@ from dataclasses import dataclass
 
 import torch
 
+from pagefleet.engine.checkpoint_format import PackedFormat
 from pagefleet.engine.errors import StartupError
+from pagefleet.engine.layers.int4_linear import TorchInt4Linear
 from pagefleet.engine.layers.linear import Linear
+from pagefleet.engine.packed_weights import read_packed
 from pagefleet.engine.weights import Checkpoint
 
 PREFIXES = ("model.", "", "language_model.model.", "model.language_model.")
@@ -19,6 +22,8 @@ class WeightLoader:
     checkpoint: Checkpoint
     dtype: torch.dtype
     device: torch.device
+    packed: PackedFormat | None = None
+    """How 4-bit layers are packed, where there are some."""
 
     def prefix(self) -> str:
         """Return what the names of the decoder's weights begin with."""
@@ -40,13 +45,21 @@ class WeightLoader:
     def linear(
         self, name: str, outputs: int, inputs: int, *, has_bias: bool, order: torch.Tensor | None = None
     ) -> Linear:
-        """Return one linear layer, its outputs in the given order."""
-        weight = self.weight(name + ".weight", (outputs, inputs))
+        """Return one linear layer, its outputs in the given order; one that is packed holds a `TorchInt4Linear`."""
         bias = self.weight(name + ".bias", (outputs,)) if has_bias else None
         if order is not None:
             order = order.to(self.device)
-            weight, bias = weight[order], None if bias is None else bias[order]
-        return Linear(weight, bias)
+            bias = None if bias is None else bias[order]
+        if self.packed is not None and self.is_packed(name):
+            packed = read_packed(self.checkpoint, self.packed, name, outputs, inputs).to(self.device)
+            packed = packed if order is None else packed.rows(order)
+            return Linear(None, kernel=TorchInt4Linear(packed, bias, self.dtype))
+        weight = self.weight(name + ".weight", (outputs, inputs))
+        return Linear(weight if order is None else weight[order], bias)
+
+    def is_packed(self, name: str) -> bool:
+        """Tell whether a layer is stored in the packed form."""
+        return self.packed is not None and f"{name}.{self.packed.marker}" in self.checkpoint
 
     def _stored(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
         tensor = self.checkpoint.tensor(name)

@@ -132,10 +132,10 @@ def _weights(spec: InferenceServiceSpec) -> RefusedField | None:
     quantization = spec.engine.weights.quantization
     if quantization in (None, WeightQuantization.NONE):
         return None
-    if quantization is not WeightQuantization.INT8:
-        why, instead = "this engine has no such weights", "write none, or int8 on a CPU"
+    if quantization is WeightQuantization.SPARSE24:
+        why, instead = "this engine has no such weights", "write none, or int8 or int4 on a CPU"
     elif spec.accelerator.resource is not None:
-        why, instead = "this engine computes with 8-bit weights on a CPU alone", "write none"
+        why, instead = "this engine computes with rounded weights on a CPU alone", "write none"
     else:
         return None
     return RefusedField("spec.engine.weights.quantization", str(quantization), why, instead)

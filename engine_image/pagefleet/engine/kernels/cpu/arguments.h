@@ -6,7 +6,7 @@ enum { GEMM_STORE, GEMM_ADD, GEMM_SWIGLU, GEMM_FLOAT32 };
 
 typedef struct {
     const void *input;    /* [rows, input_stride] elements, of which the first 2 * words or words count */
-    const void *weight;   /* [panels][words][COLUMNS] words: one float32, or two bfloat16 or 2 or 4 int8 along the depth */
+    const void *weight;   /* [panels][words][COLUMNS] words: one float32, or two bfloat16, 2 or 4 int8, 8 int4 along the depth */
     const float *bias;    /* [panels * COLUMNS] or null */
     const void *residual; /* GEMM_ADD: laid out as the output; may be the output itself */
     void *output;         /* [rows, output_stride] elements; float32 with GEMM_FLOAT32 */
@@ -16,9 +16,12 @@ typedef struct {
     int64_t input_stride;
     int64_t output_stride;
     int64_t mode;
-    const float *weight_scales;   /* int8: [panels * COLUMNS], what one step of an output's weights stands for */
+    const float *weight_scales;   /* int8: [panels * COLUMNS], what one step of an output's weights stands for;
+                                     int4: [panels][groups][COLUMNS] */
     const int32_t *weight_sums;   /* int8: [panels * COLUMNS], sums over the depth */
     int64_t inputs;               /* int8: depth in numbers */
+    const uint8_t *weight_zeros;  /* int4: [panels][groups][COLUMNS], the numbers that stand for 0 */
+    int64_t groups;               /* int4: parts of the depth with a scale each, words / groups words long */
 } gemm_arguments;
 
 typedef struct {

@@ -45,6 +45,8 @@ INLINE input_rows widened_rows(const gemm_arguments *a, int64_t begin, int64_t e
 #define LOAD_WEIGHT(address, part) part_of(load(address), part)
 #define ADD_PRODUCT(sum, weight, input) add_product(sum, weight, input)
 #define TILES(name) name##_words
+#define PASSES(a) 1
+#define END_PASS(a, in, row, panel, pass, column, target, sum) store(target, sum)
 #define WEIGHT_BYTES 4
 #define WRITE(a, in, row, panel, sums) write_panel(a, row, panel, sums)
 #include "tiles.h"

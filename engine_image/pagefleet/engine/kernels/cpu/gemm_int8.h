@@ -109,6 +109,8 @@ static __attribute__((noinline)) void write_scaled(const gemm_arguments *a, floa
 }
 
 #define TILES(name) name##_int8
+#define PASSES(a) 1
+#define END_PASS(a, in, row, panel, pass, column, target, sum) store(target, sum)
 #define WEIGHT_BYTES GROUP
 #define INPUT_PARTS 1
 #define LOAD_WEIGHT(address, part) ((void)(part), load_group(address))

@@ -65,6 +65,8 @@ class GemmArguments(ctypes.Structure):
         *((name, ctypes.c_int64) for name in ("rows", "words", "columns", "input_stride", "output_stride", "mode")),
         *((name, ctypes.c_void_p) for name in ("weight_scales", "weight_sums")),
         ("inputs", ctypes.c_int64),
+        ("weight_zeros", ctypes.c_void_p),
+        ("groups", ctypes.c_int64),
     )
 
 

@@ -6,12 +6,14 @@
  *   LOAD_WEIGHT(address, part), ADD_PRODUCT(sum, weight, input)
  *   INPUT_SPACE(a, rows)   floats that the rows need to be got ready
  *   INPUT_ROWS(a, begin, end, space)   the rows as tiles read them
+ *   PASSES(a)              parts of equal length that the depth is summed in
+ *   END_PASS(a, in, row, panel, pass, column, target, sum)   what becomes of the sums of one part
  *   WRITE(a, in, row, panel, sums)     what becomes of one row of one panel */
 
 /* sums += weights . inputs of word `k`. */
 INLINE void TILES(multiply_word)(vfloat sums[ROWS][MOST_VECTORS], const char *weight, int64_t panel_bytes,
                                  const float *input[ROWS], int64_t k, const int rows, const int vectors) {
-#pragma GCC unroll 2
+#pragma GCC unroll 8
     for (int part = 0; part < INPUT_PARTS; part++) {
         vfloat w[MOST_VECTORS];
 #pragma GCC unroll 8
@@ -31,28 +33,32 @@ INLINE void TILES(multiply_word)(vfloat sums[ROWS][MOST_VECTORS], const char *we
 /* Multiply one tile, and meanwhile fetch weights that come later from memory, which nothing else would overlap. */
 INLINE void TILES(multiply_tile)(const gemm_arguments *a, const input_rows *in, int64_t row, int64_t panel,
                                  const char *ahead, const int rows, const int panels) {
-    const int64_t words = a->words, panel_bytes = words * COLUMNS * WEIGHT_BYTES;
+    const int64_t words = a->words, panel_bytes = words * COLUMNS * WEIGHT_BYTES, pass_words = words / PASSES(a);
     const int vectors = panels * PANEL_VECTORS;
     const float *input[ROWS];
-    vfloat sums[ROWS][MOST_VECTORS];
-#pragma GCC unroll 8
-    for (int i = 0; i < rows; i++) {
-        input[i] = (const float *)(in->first + (row + i) * in->stride_bytes);
-#pragma GCC unroll 8
-        for (int j = 0; j < vectors; j++) sums[i][j] = splat(0);
-    }
-    const char *weight = (const char *)a->weight + panel * panel_bytes;
-    for (int64_t begin = 0; begin < words; begin += WORDS_PER_LINE) {
-        const int64_t end = begin + WORDS_PER_LINE < words ? begin + WORDS_PER_LINE : words;
-        __builtin_prefetch(ahead + begin / WORDS_PER_LINE * 64, 0, 2);
-        for (int64_t k = begin; k < end; k++)
-            TILES(multiply_word)(sums, weight, panel_bytes, input, k, rows, vectors);
-    }
     float done[ROWS][MOST_VECTORS * LANES] __attribute__((aligned(64)));
 #pragma GCC unroll 8
-    for (int i = 0; i < rows; i++)
+    for (int i = 0; i < rows; i++) input[i] = (const float *)(in->first + (row + i) * in->stride_bytes);
+    const char *weight = (const char *)a->weight + panel * panel_bytes;
+    for (int64_t pass = 0; pass < PASSES(a); pass++) {
+        const int64_t last = (pass + 1) * pass_words;
+        vfloat sums[ROWS][MOST_VECTORS];
 #pragma GCC unroll 8
-        for (int j = 0; j < vectors; j++) store(&done[i][j * LANES], sums[i][j]);
+        for (int i = 0; i < rows; i++)
+#pragma GCC unroll 8
+            for (int j = 0; j < vectors; j++) sums[i][j] = splat(0);
+        for (int64_t begin = pass * pass_words; begin < last; begin += WORDS_PER_LINE) {
+            const int64_t end = begin + WORDS_PER_LINE < last ? begin + WORDS_PER_LINE : last;
+            __builtin_prefetch(ahead + begin / WORDS_PER_LINE * 64, 0, 2);
+            for (int64_t k = begin; k < end; k++)
+                TILES(multiply_word)(sums, weight, panel_bytes, input, k, rows, vectors);
+        }
+#pragma GCC unroll 8
+        for (int i = 0; i < rows; i++)
+#pragma GCC unroll 8
+            for (int j = 0; j < vectors; j++)
+                END_PASS(a, in, row + i, panel + j / PANEL_VECTORS, pass, j % PANEL_VECTORS * LANES, &done[i][j * LANES], sums[i][j]);
+    }
     for (int i = 0; i < rows; i++)
         for (int q = 0; q < panels; q++) WRITE(a, in, row + i, panel + q, &done[i][q * COLUMNS]);
 }
@@ -119,4 +125,6 @@ INLINE void TILES(multiply_all)(const gemm_arguments *a) {
 #undef ADD_PRODUCT
 #undef INPUT_SPACE
 #undef INPUT_ROWS
+#undef PASSES
+#undef END_PASS
 #undef WRITE
