@@ -102,6 +102,7 @@ def compile_all(configurations: Iterable[Configuration], capabilities: Iterable[
         for configuration in configurations
         for variant in variants(configuration)
         for capability in capabilities
+        if configuration.runs_on(capability)
     ]
     with ThreadPoolExecutor(jobs) as pool:
         return list(pool.map(lambda one: compile_variant(*one), work))

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from pagefleet.engine.kernels.packed_format import PACKED_FORMATS, PackedFormat
+from pagefleet.engine.kernels.triton.attention import FP8, OLDEST_FP8_CAPABILITY
 from pagefleet.engine.kernels.triton.attention_kernel import attention_kernel, merge_kernel
 from pagefleet.engine.kernels.triton.launch import DOT_DTYPES, PACK_WARPS, packed_constants
 from pagefleet.engine.kernels.triton.pack_kernel import pack_kernel
@@ -29,7 +30,7 @@ PACKED_POINTERS = {
     "scale_table": "*fp32",
 }
 
-POINTERS = {torch.float16: "*fp16", torch.bfloat16: "*bf16", torch.float32: "*fp32"}
+POINTERS = {torch.float16: "*fp16", torch.bfloat16: "*bf16", torch.float32: "*fp32", FP8: "*fp8e4nv"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +45,8 @@ class Configuration:
     window: int = 0
     soft_cap: float = 0.0
     packed: PackedFormat | None = None
+    cache_dtype: torch.dtype | None = None
+    """None is `dtype`."""
 
     def __str__(self) -> str:
         """Name it for people."""
@@ -53,8 +56,18 @@ class Configuration:
             *([f"window {self.window}"] if self.window else []),
             *([f"cap {self.soft_cap:g}"] if self.soft_cap else []),
             *([f"KV {self.packed.name}"] if self.packed else []),
+            *([f"KV {str(self.cache_dtype).removeprefix('torch.')}"] if self.cache_dtype else []),
         ]
         return ", ".join([f"head {self.head_dim}", *options])
+
+    @property
+    def cache_pointer(self) -> str:
+        """Return the type of plain keys and values."""
+        return POINTERS[self.cache_dtype or self.dtype]
+
+    def runs_on(self, capability: int) -> bool:
+        """Tell whether a GPU has the number formats."""
+        return self.cache_dtype != FP8 or capability >= 10 * OLDEST_FP8_CAPABILITY[0] + OLDEST_FP8_CAPABILITY[1]
 
 
 TYPICAL = (
@@ -68,6 +81,7 @@ TYPICAL = (
     Configuration(head_dim=256, group=2, window=4096, soft_cap=50.0),
     Configuration(head_dim=128, block_size=1),
     Configuration(head_dim=128, block_size=128),
+    Configuration(head_dim=128, cache_dtype=FP8),
     *(
         Configuration(head_dim=size, block_size=block_size, packed=PACKED_FORMATS[name])
         for name, block_size in (("int8", 16), ("int4", 32), ("k4v3", 64))
@@ -112,7 +126,8 @@ def _store(it: Configuration) -> Variant:
         name="store",
         kernel=store_kernel,
         pointers={
-            **dict.fromkeys(("query", "key", "value", "keys", "values"), rows),
+            **dict.fromkeys(("query", "key", "value"), rows),
+            **dict.fromkeys(("keys", "values"), it.cache_pointer),
             "slots": "*i64",
             "cosine": rows,
             "sine": rows,
@@ -146,7 +161,8 @@ def _attention(it: Configuration, *, is_decode: bool, is_split: bool) -> Variant
         pointers={
             "output": output,
             **dict.fromkeys(("partial_output", "partial_maxima", "partial_sums"), "*fp32" if is_split else output),
-            **dict.fromkeys(("query", "keys", "values"), rows),
+            "query": rows,
+            **dict.fromkeys(("keys", "values"), it.cache_pointer),
             **packed_pointers,
             "step": "*i32",
         },
