@@ -8,6 +8,8 @@ import torch
 from pagefleet.engine.kernels.packed_format import PACKED_FORMATS, PackedFormat
 from pagefleet.engine.kernels.triton.attention import FP8, OLDEST_FP8_CAPABILITY
 from pagefleet.engine.kernels.triton.attention_kernel import attention_kernel, merge_kernel
+from pagefleet.engine.kernels.triton.int4_kernel import int4_kernel
+from pagefleet.engine.kernels.triton.int4_linear import linear_constants
 from pagefleet.engine.kernels.triton.launch import DOT_DTYPES, PACK_WARPS, packed_constants
 from pagefleet.engine.kernels.triton.pack_kernel import pack_kernel
 from pagefleet.engine.kernels.triton.packed_attention_kernel import packed_attention_kernel
@@ -15,6 +17,7 @@ from pagefleet.engine.kernels.triton.store_kernel import store_kernel
 from pagefleet.engine.kernels.triton.tiles import (
     MOST_SPLITS,
     attention_tile,
+    linear_tile,
     next_power_of_2,
     packed_tile,
     padded_head_dim,
@@ -94,6 +97,26 @@ TYPICAL = (
 
 
 @dataclass(frozen=True, kw_only=True)
+class LinearConfiguration:
+    """What of a product with 4-bit weights its kernel depends on."""
+
+    dtype: torch.dtype = torch.bfloat16
+    inputs: int = 4096
+    outputs: int = 4096
+
+    def __str__(self) -> str:
+        """Name it for people."""
+        return f"4-bit weights, {str(self.dtype).removeprefix('torch.')}"
+
+    def runs_on(self, capability: int) -> bool:  # noqa: ARG002 - all have the number formats
+        """Tell whether a GPU has the number formats."""
+        return True
+
+
+LINEAR = tuple(LinearConfiguration(dtype=dtype) for dtype in (torch.bfloat16, torch.float16))
+
+
+@dataclass(frozen=True, kw_only=True)
 class Variant:
     """One kernel with its types and constants."""
 
@@ -110,8 +133,10 @@ class Variant:
     fuses_multiply_adds: bool = True
 
 
-def variants(it: Configuration) -> list[Variant]:
+def variants(it: Configuration | LinearConfiguration) -> list[Variant]:
     """Return every kernel that a model of this configuration runs."""
+    if isinstance(it, LinearConfiguration):
+        return [_linear(it, tokens=tokens) for tokens in (16, 256)]
     attention = [
         _attention(it, is_decode=is_decode, is_split=is_split)
         for is_decode, is_split in ((False, False), (True, False), (True, True))
@@ -206,6 +231,26 @@ def _merge(it: Configuration) -> Variant:
         },
         warps=4,
         stages=1,
+    )
+
+
+def _linear(it: LinearConfiguration, *, tokens: int) -> Variant:
+    tile = linear_tile(tokens=tokens)
+    rows = POINTERS[it.dtype]
+    return Variant(
+        name=f"product of {tokens} rows",
+        kernel=int4_kernel,
+        pointers={"output": rows, "rows": rows, "pairs": "*u8", "scales": "*fp32", "zeros": "*u8"},
+        numbers={"tokens": "i32", "row_stride": "i32"},
+        strides=("row_stride",),
+        constants={
+            "inputs": it.inputs,
+            "outputs": it.outputs,
+            **linear_constants(tile),
+            "dot_dtype": DOT_DTYPES[it.dtype],
+        },
+        warps=tile.warps,
+        stages=tile.stages,
     )
 
 
