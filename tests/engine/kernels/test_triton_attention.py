@@ -7,6 +7,7 @@ import torch
 
 from pagefleet.engine.errors import StartupError
 from pagefleet.engine.kernels.choose import choose_attention
+from pagefleet.engine.kernels.gather import GatherAttention
 from pagefleet.engine.kernels.interface import AttentionBatch, LayerAttention
 from pagefleet.engine.kernels.reference import ReferenceAttention
 from pagefleet.engine.kernels.triton import attention as back_end
@@ -43,6 +44,49 @@ def test_number_formats(cache_dtype: torch.dtype, dtype: torch.dtype) -> None:
     actual, expected = attend_both(make_shape(cache_dtype=cache_dtype, query_heads=2), [(1, 33), (4, 20)], dtype)
     tolerance = max(TOLERANCE[dtype], TOLERANCE[cache_dtype] if DEVICE.type == "cuda" else 0)
     torch.testing.assert_close(actual, expected, atol=tolerance, rtol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_fp8_cache(dtype: torch.dtype) -> None:
+    shape = make_shape(cache_dtype=torch.float8_e4m3fn, query_heads=2)
+    actual, expected = attend_both(shape, [(1, 33), (4, 20)], dtype)
+    torch.testing.assert_close(actual, expected, atol=TOLERANCE[dtype], rtol=0)
+
+
+def test_fp8_rows_are_stored_and_cleared() -> None:
+    """Numbers too large become the largest; what is cleared is so in every block."""
+    shape = make_shape(cache_dtype=torch.float8_e4m3fn)
+    attention = TritonAttention(shape)
+    batch, blocks = make_batch([(3, 18)], shape.block_size)
+    attention.allocate(blocks)
+    attention.begin_step(batch)
+    rows = torch.rand(3, 2, 64, generator=torch.Generator().manual_seed(3)).to(DEVICE) + 0.1
+    if DEVICE.type == "cpu":  # the interpreter loses the carry of what rounds up to a power of two
+        rows = rows.to(torch.float8_e4m3fn).float()
+    rows[0, 0, :4] = torch.tensor([500.0, -1e6, 448.0, -416.0])
+    attention.store(0, rows, -rows)
+    keys, values = (
+        cache[0].transpose(1, 2).flatten(0, 1)[batch.slots].float()
+        for cache in (attention._cache.keys, attention._cache.values)
+    )
+    wanted = rows.clamp(-448, 448).to(torch.float8_e4m3fn).float()
+    assert torch.equal(keys, wanted)
+    assert torch.equal(values, -wanted)
+    attention.copy_blocks(batch.block_tables[0][:1], [blocks - 1])
+    attention.zero(list(range(blocks)))
+    assert not attention._cache.keys[0].float().any()
+
+
+def test_gpus_without_fp8_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(back_end, "_device_refusal", lambda _: None)
+    monkeypatch.setattr("torch.cuda.get_device_capability", lambda _: (8, 0))
+    shape = make_shape(cache_dtype=torch.float8_e4m3fn, device=torch.device("cuda"))
+    assert TritonAttention.unsupported(shape) == (
+        "a KV cache in fp8 needs compute capability 8.9 or newer, not 8.0; use bfloat16 or int8"
+    )
+    monkeypatch.setattr("torch.cuda.get_device_capability", lambda _: (8, 9))
+    assert TritonAttention.unsupported(shape) is None
+    assert "fp8 needs the Triton attention kernel" in (GatherAttention.unsupported(shape) or "")
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ class BlockCache:
     def zero(self, blocks: list[int]) -> None:
         """Clear the blocks in all layers."""
         index = torch.tensor(blocks, dtype=torch.int64, device=self.keys[0].device)
-        for cache in (*self.keys, *self.values):
+        for cache in self._bytes():
             cache.index_fill_(0, index, 0)
 
     def copy_blocks(self, sources: list[int], targets: list[int]) -> None:
@@ -32,8 +32,12 @@ class BlockCache:
         device = self.keys[0].device
         source = torch.tensor(sources, dtype=torch.int64, device=device)
         target = torch.tensor(targets, dtype=torch.int64, device=device)
-        for cache in (*self.keys, *self.values):
+        for cache in self._bytes():
             cache.index_copy_(0, target, cache.index_select(0, source))
+
+    def _bytes(self) -> list[torch.Tensor]:
+        """Return the cache of each layer as bytes: torch moves few kinds of 8-bit numbers by index."""
+        return [cache.view(torch.uint8) for cache in (*self.keys, *self.values)]
 
 
 class TokenMajorCache(BlockCache):

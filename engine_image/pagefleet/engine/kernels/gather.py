@@ -71,6 +71,13 @@ class GatherAttention(PagedAttention):
         super().__init__(shape)
         self._windows = {shape.attention_of(layer).window for layer in range(shape.layers)}
 
+    @classmethod
+    def unsupported(cls, shape: AttentionShape) -> str | None:
+        """Return why torch cannot serve the shape, or None."""
+        if shape.cache_dtype == torch.float8_e4m3fn:
+            return "a KV cache in fp8 needs the Triton attention kernel, on a GPU; use bfloat16 or int8"
+        return None
+
     def allocate(self, blocks_total: int, plain_slots: int = 0) -> None:  # noqa: ARG002 - nothing here is packed
         """Allocate the cache."""
         self._cache = TokenMajorCache(self.shape, blocks_total)

@@ -31,6 +31,13 @@ OLDEST_CAPABILITY = (8, 0)
 """The first with bfloat16 and asynchronous copies."""
 
 
+FP8 = torch.float8_e4m3fn
+"""A cache of 8-bit floats without scales: numbers beyond 448 become 448."""
+
+OLDEST_FP8_CAPABILITY = (8, 9)
+"""The first that converts them."""
+
+
 class TritonAttention(PagedAttention):
     """Attend with Triton kernels. A decode's sums may be split otherwise in another batch, so its last bits may too."""
 
@@ -49,7 +56,11 @@ class TritonAttention(PagedAttention):
         self._processors = _processors(shape.device)
         self._decode_tile, self._prefill_tile = (
             attention_tile(
-                head_dim=shape.head_dim, itemsize=shape.cache_dtype.itemsize, group=shape.group, is_decode=is_decode
+                head_dim=shape.head_dim,
+                # What is loaded in 8 bits is multiplied in 16.
+                itemsize=max(2, shape.cache_dtype.itemsize),
+                group=shape.group,
+                is_decode=is_decode,
             )
             for is_decode in (True, False)
         )
@@ -60,7 +71,10 @@ class TritonAttention(PagedAttention):
         """Return why the kernels cannot serve the shape on this device, or None."""
         if reason := _device_refusal(shape.device):
             return reason
-        if shape.cache_dtype not in (torch.float16, torch.bfloat16, torch.float32):
+        if shape.cache_dtype == FP8:
+            if reason := _fp8_refusal(shape):
+                return reason
+        elif shape.cache_dtype not in (torch.float16, torch.bfloat16, torch.float32):
             return f"the Triton attention kernel has no cache in {shape.cache_dtype}; use bfloat16 or float32"
         if shape.head_dim % 2 or shape.head_dim > MOST_HEAD_DIM:
             return (
@@ -209,6 +223,20 @@ def _device_refusal(device: torch.device) -> str | None:
         return (
             f"the Triton attention kernel needs compute capability {'.'.join(map(str, OLDEST_CAPABILITY))} or newer, "
             f"not {'.'.join(map(str, capability))}"
+        )
+    return None
+
+
+def _fp8_refusal(shape: AttentionShape) -> str | None:
+    if shape.packed is not None:
+        return f"what a packed cache keeps plain cannot be {FP8}; use bfloat16"
+    if shape.device.type != "cuda":
+        return None
+    capability = torch.cuda.get_device_capability(shape.device)
+    if capability < OLDEST_FP8_CAPABILITY:
+        return (
+            f"a KV cache in fp8 needs compute capability {'.'.join(map(str, OLDEST_FP8_CAPABILITY))} or newer, "
+            f"not {'.'.join(map(str, capability))}; use bfloat16 or int8"
         )
     return None
 

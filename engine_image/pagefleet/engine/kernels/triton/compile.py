@@ -20,7 +20,14 @@ from triton.backends.nvidia.compiler import get_ptxas
 from triton.compiler import ASTSource
 
 from pagefleet.engine.kernels.triton.launch import IS_INTERPRETED
-from pagefleet.engine.kernels.triton.variants import TYPICAL, Configuration, Variant, variants
+from pagefleet.engine.kernels.triton.variants import (
+    LINEAR,
+    TYPICAL,
+    Configuration,
+    LinearConfiguration,
+    Variant,
+    variants,
+)
 
 SHARED_BYTES = {80: 166_912, 86: 101_376, 89: 101_376, 90: 232_448, 100: 232_448}
 """What one program may have, by compute capability (CUDA C++ Programming Guide, table of compute capabilities)."""
@@ -36,7 +43,7 @@ class Usage:
     """What one compiled kernel takes."""
 
     kernel: str
-    configuration: Configuration
+    configuration: Configuration | LinearConfiguration
     capability: int
     registers: int
     """Of each thread; 255 at most."""
@@ -54,7 +61,7 @@ class Usage:
         return None
 
 
-def compile_variant(variant: Variant, configuration: Configuration, capability: int) -> Usage:
+def compile_variant(variant: Variant, configuration: Configuration | LinearConfiguration, capability: int) -> Usage:
     """Compile one kernel to machine code and return what it takes."""
     names = variant.kernel.arg_names
     types = {**variant.pointers, **variant.numbers}
@@ -95,13 +102,16 @@ def _assemble(ptx: str, capability: int) -> tuple[int, int]:
     return int(registers[0]), sum(map(int, spills))
 
 
-def compile_all(configurations: Iterable[Configuration], capabilities: Iterable[int], jobs: int = 1) -> list[Usage]:
+def compile_all(
+    configurations: Iterable[Configuration | LinearConfiguration], capabilities: Iterable[int], jobs: int = 1
+) -> list[Usage]:
     """Compile every kernel of every configuration for every capability."""
     work = [
         (variant, configuration, capability)
         for configuration in configurations
         for variant in variants(configuration)
         for capability in capabilities
+        if configuration.runs_on(capability)
     ]
     with ThreadPoolExecutor(jobs) as pool:
         return list(pool.map(lambda one: compile_variant(*one), work))
@@ -149,7 +159,7 @@ def main() -> int:
     if IS_INTERPRETED:
         parser.error("with TRITON_INTERPRET=1 nothing is compiled: unset it")
     capabilities = options.capability or list(DEFAULT_CAPABILITIES)
-    by_name = {str(one): one for one in TYPICAL}
+    by_name: dict[str, Configuration | LinearConfiguration] = {str(one): one for one in (*TYPICAL, *LINEAR)}
     names = options.configuration or list(by_name)
     if unknown := [name for name in names if name not in by_name]:
         parser.error(f"--configuration {unknown[0]!r} is unknown; use one of {', '.join(map(repr, by_name))}")

@@ -5,6 +5,14 @@ import triton.language as tl
 
 
 @triton.jit
+def cache_number(numbers, dtype: tl.constexpr):
+    """Return numbers as the cache holds them; those too large for fp8 become its largest, NaN stays."""
+    if dtype == tl.float8e4nv:
+        numbers = tl.clamp(numbers.to(tl.float32), -448.0, 448.0, propagate_nan=tl.PropagateNan.ALL)
+    return numbers.to(dtype)
+
+
+@triton.jit
 def store_kernel(
     query,
     key,
@@ -63,9 +71,9 @@ def store_kernel(
         key_high = (plain_high * cosine_high + plain_low * sine_high).to(key.dtype.element_ty)
     block, offset = slot // block_size, slot % block_size
     target = ((block * kv_heads + kv_head) * block_size + offset) * head_dim + low
-    tl.store(keys + target, key_low.to(keys.dtype.element_ty), mask=is_low)
-    tl.store(keys + target + half, key_high.to(keys.dtype.element_ty), mask=is_low)
+    tl.store(keys + target, cache_number(key_low, keys.dtype.element_ty), mask=is_low)
+    tl.store(keys + target + half, cache_number(key_high, keys.dtype.element_ty), mask=is_low)
     value_low = tl.load(value + source, mask=is_low, other=0.0)
     value_high = tl.load(value + source + half, mask=is_low, other=0.0)
-    tl.store(values + target, value_low.to(values.dtype.element_ty), mask=is_low)
-    tl.store(values + target + half, value_high.to(values.dtype.element_ty), mask=is_low)
+    tl.store(values + target, cache_number(value_low, values.dtype.element_ty), mask=is_low)
+    tl.store(values + target + half, cache_number(value_high, values.dtype.element_ty), mask=is_low)

@@ -58,6 +58,23 @@ def packed_tile(tile: Tile, *, block_size: int, group: int) -> Tile:
     return replace(tile, rows=rows, keys=min(tile.keys, block_size))
 
 
+@dataclass(frozen=True, kw_only=True)
+class LinearTile:
+    """The size of one program of a product with 4-bit weights."""
+
+    rows: int
+    columns: int
+    warps: int
+    stages: int
+
+
+def linear_tile(*, tokens: int) -> LinearTile:
+    """Return the tile: decodes take few rows and narrow columns, so that more processors read the weight."""
+    if tokens <= 16:
+        return LinearTile(rows=16, columns=32, warps=4, stages=4)
+    return LinearTile(rows=64, columns=64, warps=4, stages=3)
+
+
 def choose_splits(*, programs: int, longest_context: int, processors: int) -> int:
     """Return among how many programs each context is split, so that few sequences keep all processors busy.
 

@@ -6,7 +6,10 @@ from typing import Any
 import torch
 
 from pagefleet.engine.kernels.packed_format import PACKED_FORMATS, PackedFormat
+from pagefleet.engine.kernels.triton.attention import FP8, OLDEST_FP8_CAPABILITY
 from pagefleet.engine.kernels.triton.attention_kernel import attention_kernel, merge_kernel
+from pagefleet.engine.kernels.triton.int4_kernel import int4_kernel
+from pagefleet.engine.kernels.triton.int4_linear import linear_constants
 from pagefleet.engine.kernels.triton.launch import DOT_DTYPES, PACK_WARPS, packed_constants
 from pagefleet.engine.kernels.triton.pack_kernel import pack_kernel
 from pagefleet.engine.kernels.triton.packed_attention_kernel import packed_attention_kernel
@@ -14,6 +17,7 @@ from pagefleet.engine.kernels.triton.store_kernel import store_kernel
 from pagefleet.engine.kernels.triton.tiles import (
     MOST_SPLITS,
     attention_tile,
+    linear_tile,
     next_power_of_2,
     packed_tile,
     padded_head_dim,
@@ -29,7 +33,7 @@ PACKED_POINTERS = {
     "scale_table": "*fp32",
 }
 
-POINTERS = {torch.float16: "*fp16", torch.bfloat16: "*bf16", torch.float32: "*fp32"}
+POINTERS = {torch.float16: "*fp16", torch.bfloat16: "*bf16", torch.float32: "*fp32", FP8: "*fp8e4nv"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +48,8 @@ class Configuration:
     window: int = 0
     soft_cap: float = 0.0
     packed: PackedFormat | None = None
+    cache_dtype: torch.dtype | None = None
+    """None is `dtype`."""
 
     def __str__(self) -> str:
         """Name it for people."""
@@ -53,8 +59,18 @@ class Configuration:
             *([f"window {self.window}"] if self.window else []),
             *([f"cap {self.soft_cap:g}"] if self.soft_cap else []),
             *([f"KV {self.packed.name}"] if self.packed else []),
+            *([f"KV {str(self.cache_dtype).removeprefix('torch.')}"] if self.cache_dtype else []),
         ]
         return ", ".join([f"head {self.head_dim}", *options])
+
+    @property
+    def cache_pointer(self) -> str:
+        """Return the type of plain keys and values."""
+        return POINTERS[self.cache_dtype or self.dtype]
+
+    def runs_on(self, capability: int) -> bool:
+        """Tell whether a GPU has the number formats."""
+        return self.cache_dtype != FP8 or capability >= 10 * OLDEST_FP8_CAPABILITY[0] + OLDEST_FP8_CAPABILITY[1]
 
 
 TYPICAL = (
@@ -68,6 +84,7 @@ TYPICAL = (
     Configuration(head_dim=256, group=2, window=4096, soft_cap=50.0),
     Configuration(head_dim=128, block_size=1),
     Configuration(head_dim=128, block_size=128),
+    Configuration(head_dim=128, cache_dtype=FP8),
     *(
         Configuration(head_dim=size, block_size=block_size, packed=PACKED_FORMATS[name])
         for name, block_size in (("int8", 16), ("int4", 32), ("k4v3", 64))
@@ -77,6 +94,26 @@ TYPICAL = (
     Configuration(head_dim=256, group=2, window=4096, soft_cap=50.0, block_size=32, packed=PACKED_FORMATS["int4"]),
     Configuration(head_dim=128, block_size=128, packed=PACKED_FORMATS["k4v3"]),
 )
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinearConfiguration:
+    """What of a product with 4-bit weights its kernel depends on."""
+
+    dtype: torch.dtype = torch.bfloat16
+    inputs: int = 4096
+    outputs: int = 4096
+
+    def __str__(self) -> str:
+        """Name it for people."""
+        return f"4-bit weights, {str(self.dtype).removeprefix('torch.')}"
+
+    def runs_on(self, capability: int) -> bool:  # noqa: ARG002 - all have the number formats
+        """Tell whether a GPU has the number formats."""
+        return True
+
+
+LINEAR = tuple(LinearConfiguration(dtype=dtype) for dtype in (torch.bfloat16, torch.float16))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,8 +133,10 @@ class Variant:
     fuses_multiply_adds: bool = True
 
 
-def variants(it: Configuration) -> list[Variant]:
+def variants(it: Configuration | LinearConfiguration) -> list[Variant]:
     """Return every kernel that a model of this configuration runs."""
+    if isinstance(it, LinearConfiguration):
+        return [_linear(it, tokens=tokens) for tokens in (16, 256)]
     attention = [
         _attention(it, is_decode=is_decode, is_split=is_split)
         for is_decode, is_split in ((False, False), (True, False), (True, True))
@@ -112,7 +151,8 @@ def _store(it: Configuration) -> Variant:
         name="store",
         kernel=store_kernel,
         pointers={
-            **dict.fromkeys(("query", "key", "value", "keys", "values"), rows),
+            **dict.fromkeys(("query", "key", "value"), rows),
+            **dict.fromkeys(("keys", "values"), it.cache_pointer),
             "slots": "*i64",
             "cosine": rows,
             "sine": rows,
@@ -146,7 +186,8 @@ def _attention(it: Configuration, *, is_decode: bool, is_split: bool) -> Variant
         pointers={
             "output": output,
             **dict.fromkeys(("partial_output", "partial_maxima", "partial_sums"), "*fp32" if is_split else output),
-            **dict.fromkeys(("query", "keys", "values"), rows),
+            "query": rows,
+            **dict.fromkeys(("keys", "values"), it.cache_pointer),
             **packed_pointers,
             "step": "*i32",
         },
@@ -190,6 +231,26 @@ def _merge(it: Configuration) -> Variant:
         },
         warps=4,
         stages=1,
+    )
+
+
+def _linear(it: LinearConfiguration, *, tokens: int) -> Variant:
+    tile = linear_tile(tokens=tokens)
+    rows = POINTERS[it.dtype]
+    return Variant(
+        name=f"product of {tokens} rows",
+        kernel=int4_kernel,
+        pointers={"output": rows, "rows": rows, "pairs": "*u8", "scales": "*fp32", "zeros": "*u8"},
+        numbers={"tokens": "i32", "row_stride": "i32"},
+        strides=("row_stride",),
+        constants={
+            "inputs": it.inputs,
+            "outputs": it.outputs,
+            **linear_constants(tile),
+            "dot_dtype": DOT_DTYPES[it.dtype],
+        },
+        warps=tile.warps,
+        stages=tile.stages,
     )
 
 
