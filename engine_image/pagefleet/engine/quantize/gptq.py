@@ -37,6 +37,7 @@ def _spread(moments: torch.Tensor, order: torch.Tensor, damping: float) -> torch
     """Return the upper Cholesky factor of the inverse moments: row i says how the error of input i spreads."""
     ordered = moments[order][:, order]
     mean = ordered.diagonal().mean()
+    upper: torch.Tensor
     while damping <= MOST_DAMPING:
         damped = ordered + torch.eye(len(ordered)) * (damping * mean)
         lower, failed = torch.linalg.cholesky_ex(damped)

@@ -30,7 +30,9 @@ class RoundedLinear:
     def rows(self, sizes: list[int]) -> list["RoundedLinear"]:
         """Return parts of so many outputs each."""
         # Copies, because files refuse tensors that share memory.
-        parts = ([part.clone() for part in whole.split(sizes)] for whole in (self.numbers, self.scales, self.zeros))
+        parts = (
+            [part.clone() for part in torch.split(whole, sizes)] for whole in (self.numbers, self.scales, self.zeros)
+        )
         return [RoundedLinear(*part) for part in zip(*parts, strict=True)]
 
 
