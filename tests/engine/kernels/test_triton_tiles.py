@@ -67,8 +67,11 @@ def test_items_and_fills_of_a_packed_cache() -> None:
 
 @pytest.mark.parametrize("block_size", [16, 32, 64, 128])
 @pytest.mark.parametrize("group", [1, 4, 71])
-def test_packed_tiles(block_size: int, group: int) -> None:
-    plain = attention_tile(head_dim=128, itemsize=2, group=group, is_decode=False)
-    tile = packed_tile(plain, block_size=block_size, group=group)
+@pytest.mark.parametrize("itemsize", [2, 4])
+@pytest.mark.parametrize("head_dim", [64, 256])
+def test_packed_tiles(block_size: int, group: int, itemsize: int, head_dim: int) -> None:
+    plain = attention_tile(head_dim=head_dim, itemsize=itemsize, group=group, is_decode=False)
+    tile = packed_tile(plain, block_size=block_size, group=group, head_dim=head_dim, itemsize=itemsize)
     assert block_size % tile.keys == 0
+    assert tile.keys >= 16, "tensor cores take powers of two from 16 on"
     assert group <= tile.rows <= plain.rows

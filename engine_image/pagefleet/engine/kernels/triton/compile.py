@@ -159,7 +159,8 @@ def main() -> int:
     if IS_INTERPRETED:
         parser.error("with TRITON_INTERPRET=1 nothing is compiled: unset it")
     capabilities = options.capability or list(DEFAULT_CAPABILITIES)
-    by_name: dict[str, Configuration | LinearConfiguration] = {str(one): one for one in (*TYPICAL, *LINEAR)}
+    every: list[Configuration | LinearConfiguration] = [*TYPICAL, *LINEAR]
+    by_name = {str(one): one for one in every}
     names = options.configuration or list(by_name)
     if unknown := [name for name in names if name not in by_name]:
         parser.error(f"--configuration {unknown[0]!r} is unknown; use one of {', '.join(map(repr, by_name))}")

@@ -68,7 +68,13 @@ class PackedTritonAttention(TritonAttention):
         self._packed = packed_format_of(shape)
         self._rotation = rotation(shape.head_dim, shape.device)
         self._decode_tile, self._prefill_tile = (
-            packed_tile(tile, block_size=shape.block_size, group=shape.group)
+            packed_tile(
+                tile,
+                block_size=shape.block_size,
+                group=shape.group,
+                head_dim=shape.head_dim,
+                itemsize=shape.cache_dtype.itemsize,
+            )
             for tile in (self._decode_tile, self._prefill_tile)
         )
 

@@ -50,12 +50,19 @@ def attention_tile(*, head_dim: int, itemsize: int, group: int, is_decode: bool)
     return Tile(rows=max(rows, next_power_of_2(group)), keys=keys, warps=4 if width <= 128 else 8, stages=2)
 
 
-def packed_tile(tile: Tile, *, block_size: int, group: int) -> Tile:
-    """Return the tile for a packed cache, of blocks of 16 tokens or a larger power of two: neither keys nor tokens are
-    of two blocks.
+def packed_tile(tile: Tile, *, block_size: int, group: int, head_dim: int, itemsize: int) -> Tile:
+    """Return the tile for a packed cache: neither its keys nor its tokens are of two blocks.
+
+    Blocks are of 16 tokens or a larger power of two. Unpacking takes registers, so wide rows get smaller tiles.
     """
-    rows = max(16, min(tile.rows, next_power_of_2(block_size * group)))
-    return replace(tile, rows=rows, keys=min(tile.keys, block_size))
+    most_rows, most_keys, warps = tile.rows, tile.keys, tile.warps
+    if itemsize == 4:
+        most_rows, most_keys, warps = 16, 16, 8
+    elif padded_head_dim(head_dim) * itemsize > 256:
+        most_rows = 32
+    rows = min(most_rows, tile.rows, next_power_of_2(block_size * group))
+    rows = max(16, next_power_of_2(group), rows)
+    return replace(tile, rows=rows, keys=min(most_keys, block_size), warps=warps)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -178,7 +178,9 @@ def _attention(it: Configuration, *, is_decode: bool, is_split: bool) -> Variant
     tile = attention_tile(head_dim=it.head_dim, itemsize=it.dtype.itemsize, group=it.group, is_decode=is_decode)
     output, kernel, packed_pointers = rows, attention_kernel, {}
     if it.packed:
-        tile = packed_tile(tile, block_size=it.block_size, group=it.group)
+        tile = packed_tile(
+            tile, block_size=it.block_size, group=it.group, head_dim=it.head_dim, itemsize=it.dtype.itemsize
+        )
         output, kernel, packed_pointers = "*fp32", packed_attention_kernel, {"slots": "*i64", **PACKED_POINTERS}
     return Variant(
         name="split decode" if is_split else "decode" if is_decode else "prefill",
