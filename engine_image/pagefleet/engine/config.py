@@ -17,7 +17,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     dtype: str = "auto"
     """`auto`, `bfloat16` or `float32`. Auto is the checkpoint's, but float32 on a CPU without bfloat16 instructions."""
     kv_cache_dtype: str = "auto"
-    """`auto` (the compute dtype), `bfloat16`, `float32`, or packed: `int8`, `int4`, `k4v3` (keys 4, values 3 bits)."""
+    """`auto` (the compute dtype), `bfloat16`, `float32`, `fp8` on GPUs that convert it, or packed: `int8`, `int4`,
+    `k4v3` (keys of 4 bits, values of 3)."""
     quantization: str = "none"
     """`int8` or `int4` round the weights as they are loaded; `gptq` or `awq` demand a checkpoint made so; or `none`."""
     quantization_ignore: tuple[str, ...] = ("lm_head",)

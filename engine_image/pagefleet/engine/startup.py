@@ -15,10 +15,10 @@ from pagefleet.engine.capacity_policies import CapacityPolicyName
 from pagefleet.engine.config import EngineConfig
 from pagefleet.engine.core import EngineCore
 from pagefleet.engine.decode_graphs import DecodeGraphs, capture_decodes
-from pagefleet.engine.device import DTYPES, choose_device, choose_dtype
+from pagefleet.engine.device import choose_device, choose_dtype
 from pagefleet.engine.errors import StartupError
 from pagefleet.engine.gguf_conversion import convert
-from pagefleet.engine.kernels.choose import check_cache_dtype, choose_attention
+from pagefleet.engine.kernels.choose import CACHE_DTYPES, check_cache_dtype, choose_attention
 from pagefleet.engine.kernels.cpu.int4 import round_to_int4, use_int4_backend
 from pagefleet.engine.kernels.cpu.int8 import use_int8
 from pagefleet.engine.kernels.cpu.pointwise import make_rms_norm
@@ -210,7 +210,7 @@ def _attention_shape(config: EngineConfig, model: Model, dtype: torch.dtype, dev
         head_dim=model.head_dim,
         scale=model.head_dim**-0.5,
         block_size=block_size_of(config),
-        cache_dtype=dtype if takes_compute_dtype else DTYPES[config.kv_cache_dtype],
+        cache_dtype=dtype if takes_compute_dtype else CACHE_DTYPES[config.kv_cache_dtype],
         packed=packed,
         device=device,
         layer_attention=model.layer_attention,

@@ -77,7 +77,7 @@ def serve(
         ),
     ] = "lm_head",
     kv_cache_dtype: Annotated[
-        Literal["auto", "bfloat16", "float32", "int8", "int4", "k4v3"],
+        Literal["auto", "bfloat16", "float32", "fp8", "int8", "int4", "k4v3"],
         typer.Option(
             help="Type of cached keys and values: auto is --dtype; int8, int4 and k4v3 round all but each sequence's "
             "first 64 tokens and last block to 8, 4 or 3.5 bits."

@@ -35,10 +35,14 @@ FASTEST = {"cpu": "c", "cuda": "triton"}
 """By the type of device: what is taken where it can serve the model."""
 
 
+CACHE_DTYPES = {**DTYPES, "fp8": torch.float8_e4m3fn}
+"""Of caches that are not packed, by the flag's value; fp8 on GPUs that convert it."""
+
+
 def check_cache_dtype(name: str) -> None:
     """Refuse a cache type that is unknown; raises StartupError."""
-    if name not in ("auto", *DTYPES, *PACKED_FORMATS):
-        *others, last = (*DTYPES, *PACKED_FORMATS)
+    if name not in ("auto", *CACHE_DTYPES, *PACKED_FORMATS):
+        *others, last = (*CACHE_DTYPES, *PACKED_FORMATS)
         raise StartupError(f"--kv-cache-dtype {name} is not supported; use auto, {', '.join(others)} or {last}")
 
 
