@@ -297,7 +297,7 @@ def test_a_shortage_of_accelerators_is_named_and_ends_by_itself(world: World, me
             "can't be pulled",
         ),
         ({"model": {"uri": "pvc://weights/chat"}}, "VolumeClaimMissing", "volume claim weights does not exist"),
-        ({"engine": {"weights": {"quantization": "int4"}}}, "Unsupported", "spec.engine.weights.quantization is int4"),
+        ({"engine": {"parallelism": {"tensor": 2}}}, "Unsupported", "spec.engine.parallelism.tensor is 2"),
     ],
 )
 def test_a_mistake_is_named(world: World, mistake: dict[str, Any], reason: str, sentence: str) -> None:
