@@ -56,8 +56,8 @@ def test_what_people_read(eight_billion: Path, capfd: pytest.CaptureFixture[str]
     assert "Limit: KV memory: the cache holds" in text
     for part in ("weights", "KV cache", "Step: ", "Service: ", "Replicas: ", "--block-size", "Rejected:", "What would"):
         assert part in text
-    assert "KV cache int8: " in text
-    assert "not in this engine yet: int8 KV cache" in " ".join(text.split())
+    assert "--kv-cache-dtype int8 serves most of auto, int8" in " ".join(text.split())
+    assert "not in this engine yet: int8 weights" in " ".join(text.split())
     assert "\x1b[" not in text  # no colours in a pipe
 
 

@@ -156,7 +156,11 @@ def test_settings(folder: Path) -> None:
         folder, max_num_batched_tokens=8, max_num_seqs=16
     )
     assert "--dtype float64 is not supported; use auto, bfloat16 or float32" in refusal(folder, dtype="float64")
-    assert "--kv-cache-dtype fp8 is not supported" in refusal(folder, kv_cache_dtype="fp8")
+    assert "--kv-cache-dtype fp4 is not supported" in refusal(folder, kv_cache_dtype="fp4")
+    assert "fp8 needs the Triton attention kernel" in refusal(folder, kv_cache_dtype="fp8")
+    assert "--block-size 24 is illegal with --kv-cache-dtype int8" in refusal(
+        folder, kv_cache_dtype="int8", block_size=24
+    )
     assert "--device tpu is unknown" in refusal(folder, device="tpu")
     assert "leaves no memory for the KV cache" in refusal(
         folder, kv_cache_memory_bytes=None, gpu_memory_utilization=0.001
