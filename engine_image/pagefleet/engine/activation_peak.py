@@ -80,9 +80,10 @@ def _resident_peak(model: Model, attention: PagedAttention, batch: AttentionBatc
     peak = machine.PeakMemory()
     if not peak.reset():
         return None
-    before = machine.memory_used_bytes()
+    before, files_before = machine.memory_used_bytes(), machine.mapped_file_bytes() or 0
     _compute(model, attention, batch)
-    taken = max(0, peak.bytes() - before)
+    code = (machine.mapped_file_bytes() or 0) - files_before  # read from libraries for the first time
+    taken = max(0, peak.bytes() - before - code)
     release_free_heap()
     return taken
 

@@ -13,6 +13,8 @@ CGROUP_MEMORY_FILES = (
 PEAK_RESET_FILE = Path("/proc/self/clear_refs")
 """What writes 5 there sets the peak of resident memory to its present (proc(5))."""
 CGROUP_CPU_FILE = Path("/sys/fs/cgroup/cpu.max")
+LIBRARY_BYTES = 144 * 2**20
+"""Resident code of Python, torch and their libraries, at the most that was seen."""
 
 
 def memory_limit_bytes() -> int:
@@ -35,6 +37,29 @@ def memory_used_bytes() -> int:
     return int(psutil.Process().memory_info().rss)
 
 
+def memory_held_bytes() -> int:
+    """Return what this process holds: all that cannot be dropped, and `LIBRARY_BYTES` for the code that it runs.
+
+    How many pages of libraries are resident depends on the page cache (100 MiB, or 150 after an installation), and the
+    system drops them where memory is short.
+    """
+    files = mapped_file_bytes()
+    return memory_used_bytes() if files is None else memory_used_bytes() - files + LIBRARY_BYTES
+
+
+def mapped_file_bytes() -> int | None:
+    """Return the resident bytes of mapped files, or None where the kernel does not tell."""
+    try:
+        return _status_bytes("RssFile")
+    except OSError:
+        return None
+
+
+def _status_bytes(name: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
+
+
 class PeakMemory:
     """Know the most resident bytes of this process since `reset`, where the kernel tells (Linux)."""
 
@@ -48,8 +73,7 @@ class PeakMemory:
 
     def bytes(self) -> int:
         """Return the bytes."""
-        status = Path("/proc/self/status").read_text()
-        return 1024 * next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM:"))
+        return _status_bytes("VmHWM")
 
 
 class ResidentMemory:

@@ -246,7 +246,7 @@ def _memory_facts(
     return MemoryFacts(
         limit=machine.memory_limit_bytes(),
         available=machine.memory_available_bytes(),
-        used=machine.memory_used_bytes(),
+        used=machine.memory_held_bytes(),
         activations=activations,
     )
 
@@ -256,7 +256,7 @@ def _with_measured_step(
 ) -> MemoryFacts:
     """Replace what the widest step is thought to need by what one took, where this system tells.
 
-    What it left in the process, such as code that was read from libraries, counts as used.
+    What it left in the process counts as used.
     """
     measured = measure_activations(
         model,
@@ -266,7 +266,7 @@ def _with_measured_step(
         max_model_len=min(config.max_model_len or model.context_length, model.context_length),
     )
     if attention.shape.device.type == "cpu":
-        facts = replace(facts, used=machine.memory_used_bytes(), available=machine.memory_available_bytes())
+        facts = replace(facts, used=machine.memory_held_bytes(), available=machine.memory_available_bytes())
     return facts if measured is None else replace(facts, activations=measured)
 
 

@@ -114,10 +114,18 @@ def quality(
         ),
     ] = None,
     kv_cache_dtype: Annotated[
-        str, typer.Option(help="Types of the KV cache: auto, bfloat16, float32.", metavar="NAME,…")
+        str, typer.Option(help="Types of the KV cache: auto, bfloat16, float32, int8, int4, k4v3.", metavar="NAME,…")
     ] = "auto,bfloat16",
     preset: Preset = "S",
     model: Model = "",
+    reference: Annotated[
+        str,
+        typer.Option(
+            metavar="MODEL",
+            help="Compare with this model, such as the one that --model was quantized from; default --model itself.",
+            show_default=False,
+        ),
+    ] = "",
     text: Annotated[
         Path | None, typer.Option(help="Read this text instead of ours.", metavar="FILE", show_default=False)
     ] = None,
@@ -151,6 +159,7 @@ def quality(
         choices=choices_of(
             parse_names(weights), [parse_names(parts) for parts in ignore or ["lm_head"]], parse_names(kv_cache_dtype)
         ),
+        reference=reference,
         preset=preset,
         text=text,
         window_tokens=window,

@@ -88,6 +88,24 @@ def test_float32_equals_itself_and_rounding_is_seen(options: QualityOptions, tmp
     assert len(lines[1].splitlines()) == 1 + len(choices)
 
 
+def test_a_model_is_compared_with_another(options: QualityOptions, tmp_path: Path) -> None:
+    """As a quantized checkpoint is with what it was made from."""
+    other, wider = (
+        make_byte_level_tokenizer(make_tiny_llama(tmp_path / name, seed=1, vocab=vocabulary))
+        for name, vocabulary in (("other", 512), ("wider", 520))
+    )
+    path = tmp_path / "quality.json"
+    compared = replace(options, choices=[Choice()], json_path=path)
+    found = []
+    for reference in (options.engine.model, str(other)):
+        run_quality(replace(compared, reference=reference), lambda _: None)
+        found.append(json.loads(path.read_text())["choices"][0]["kl_nats"])
+    assert found[0] < 1e-6
+    assert found[1] > 0.01
+    with pytest.raises(StartupError, match="the model has 512 tokens and --reference 520"):
+        run_quality(replace(compared, reference=str(wider)), lambda _: None)
+
+
 def test_beyond_a_limit_the_report_is_written_and_sentences_name_the_choice(
     options: QualityOptions, tmp_path: Path
 ) -> None:

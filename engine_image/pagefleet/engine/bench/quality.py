@@ -57,6 +57,8 @@ class QualityOptions:
     engine: EngineConfig
     """Weights and KV cache of it are replaced by those of each choice."""
     choices: Sequence[Choice]
+    reference: str = ""
+    """The model to compare with in float32, such as the one that was quantized; empty is the engine's own."""
     preset: str = "S"
     text: Path | None = None
     """A text file instead of the shipped text."""
@@ -102,7 +104,16 @@ def run_quality(options: QualityOptions, say: Say) -> dict[str, object]:
     text = read_text(options.text)
     silence_transformers()
     base = _settings(options)
-    reference = LLM(msgspec.structs.replace(base, dtype="float32", quantization="none", kv_cache_dtype="auto"))
+    reference = LLM(
+        msgspec.structs.replace(
+            base,
+            model=options.reference or base.model,
+            dtype="float32",
+            quantization="none",
+            kv_cache_dtype="auto",
+            block_size=None,
+        )
+    )
     windows = _windows(text, reference, options.window_tokens)
     positions = sum(len(window) - 1 for window in windows)
     found: list[Agreement] = []
@@ -113,6 +124,7 @@ def run_quality(options: QualityOptions, say: Say) -> dict[str, object]:
         )
     report: dict[str, object] = {
         "model": options.engine.model or f"preset {options.preset}",
+        "reference": options.reference or "the same model",
         "text": "shipped" if options.text is None else str(options.text),
         "window_tokens": options.window_tokens,
         "windows": len(windows),
@@ -192,6 +204,11 @@ def _compare(
 ) -> Agreement:
     """Run the windows through one choice's engine."""
     core, agreement = LLM(config).core, Agreement()
+    sizes = [each.info.vocabulary_size for each in (core, reference.core)]
+    if sizes[0] != sizes[1]:
+        raise StartupError(
+            f"the model has {sizes[0]} tokens and --reference {sizes[1]}: give the model that it was made from"
+        )
     reference_logits = model_of(reference.core).logits
     for window, expected in zip(windows, states, strict=True):
         row = 0
