@@ -52,8 +52,9 @@ def check(found: dict[str, Any]) -> None:
     assert measured["kv_cache_bytes"] == predicted["kv_cache_bytes"]
     assert measured["weights_bytes"] == pytest.approx(predicted["weights_bytes"], rel=0.01)
     assert abs(found["drift"]) < 0.05, found["memory"]
-    # A load that fills the cache, with a full batch that samples, takes what was measured before it.
-    assert found["peak"] <= found["total"] * 1.03, found
+    # A load that fills the cache, with a full batch that samples, stays within the same 5 % of what was measured
+    # before it: the heap of the first real steps has holes of some 30 MB.
+    assert found["peak"] <= found["total"] * 1.05, found
 
 
 @pytest.mark.parametrize(("dtype", "quantization"), [("bfloat16", "none"), ("float32", "none"), ("float32", "int8")])
