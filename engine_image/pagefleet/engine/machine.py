@@ -13,6 +13,7 @@ CGROUP_MEMORY_FILES = (
 PEAK_RESET_FILE = Path("/proc/self/clear_refs")
 """What writes 5 there sets the peak of resident memory to its present (proc(5))."""
 CGROUP_CPU_FILE = Path("/sys/fs/cgroup/cpu.max")
+STATUS_FILE = Path("/proc/self/status")
 LIBRARY_BYTES = 144 * 2**20
 """Resident code of Python, torch and their libraries, at the most that was seen."""
 
@@ -49,15 +50,16 @@ def memory_held_bytes() -> int:
 
 def mapped_file_bytes() -> int | None:
     """Return the resident bytes of mapped files, or None where the kernel does not tell."""
+    return _status_bytes("RssFile")
+
+
+def _status_bytes(name: str) -> int | None:
+    """Return a line of proc(5)'s status; sandboxes that imitate Linux lack some."""
     try:
-        return _status_bytes("RssFile")
+        lines = STATUS_FILE.read_text().splitlines()
     except OSError:
         return None
-
-
-def _status_bytes(name: str) -> int:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
+    return next((1024 * int(line.split()[1]) for line in lines if line.startswith(f"{name}:")), None)
 
 
 class PeakMemory:
@@ -69,11 +71,11 @@ class PeakMemory:
             PEAK_RESET_FILE.write_text("5")
         except OSError:  # another system, or one that hides /proc
             return False
-        return True
+        return _status_bytes("VmHWM") is not None
 
     def bytes(self) -> int:
         """Return the bytes."""
-        return _status_bytes("VmHWM")
+        return _status_bytes("VmHWM") or 0
 
 
 class ResidentMemory:
