@@ -60,8 +60,8 @@ def choose_attention(name: str, shape: AttentionShape, compute_dtype: torch.dtyp
         return _backends(shape)[wanted]
     if name != "auto":
         raise StartupError(f"--attention-backend {name}: {reason}; use --attention-backend auto")
-    if wanted == "gather" or (why := _unsupported("gather", shape, compute_dtype)) is not None:
-        raise StartupError(f"no attention back end can serve this model: {reason if wanted == 'gather' else why}")
+    if (why := _unsupported("gather", shape, compute_dtype)) is not None:
+        raise StartupError(f"no attention back end can serve this model: {why}")
     logger.warning("slower attention in torch: %s", reason)
     return _backends(shape)["gather"]
 
@@ -72,8 +72,6 @@ def _backends(shape: AttentionShape) -> dict[str, type[PagedAttention]]:
 
 def _unsupported(name: str, shape: AttentionShape, compute_dtype: torch.dtype) -> str | None:
     """Return the sentence that says why the back end cannot serve the shape, or None."""
-    if name not in _backends(shape):
-        return f"it has no {shape.packed.name if shape.packed else shape.cache_dtype} KV cache"
     if name == "c" and shape.cache_dtype != compute_dtype:
         return f"the C attention kernel does not convert between a {shape.cache_dtype} cache and {compute_dtype} rows"
     return _backends(shape)[name].unsupported(shape)
