@@ -24,7 +24,7 @@ from pagefleet.engine.llm import LLM
 from pagefleet.engine.model_source import ModelSource
 from pagefleet.engine.models.registry import load_model
 from pagefleet.engine.quantization import QUANTIZATIONS
-from pagefleet.engine.startup import DEFAULT_BUDGET_TOKENS, SAMPLING_COPIES, block_size_of
+from pagefleet.engine.startup import DEFAULT_BUDGET_TOKENS, SAMPLING_COPIES
 from pagefleet.engine.weights import load_config
 from pagefleet.operator.plan.engine_arguments import KV_CACHE_FLAGS
 from tests.support.checkpoints import dense
@@ -50,9 +50,6 @@ def test_the_defaults_are_the_engines(profile: EngineProfile, device: str) -> No
     config = EngineConfig(model="m")
     assert profile.max_num_seqs == config.max_num_seqs
     assert profile.gpu_memory_utilization == config.gpu_memory_utilization
-    for name, kept in KV_FORMATS.items():
-        flag = {"bf16": "bfloat16", "fp8": "auto"}.get(name, name)
-        assert kept.usual_block_size == block_size_of(EngineConfig(model="m", kv_cache_dtype=flag))
     assert profile.max_num_batched_tokens == DEFAULT_BUDGET_TOKENS[device]
     assert profile.sampling_bytes_per_logit == 4 * SAMPLING_COPIES
 
@@ -144,7 +141,6 @@ def test_packed_caches_take_the_bytes_predicted(name: str, dtype: str, tmp_path:
     blocks = info.blocks_total * kv_block_bytes(architecture, name, block_size=size)
     reserve = kv_reserve_bytes(architecture, name, compute_dtype=dtype, block_size=size, sequences=4, step_tokens=200)
     assert (info.block_size, info.kv_cache_bytes) == (size, blocks + reserve)
-    assert KV_FORMATS[name].least_block_size == PACKED_FORMATS[name].least_block_size
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

@@ -3,8 +3,9 @@
 from itertools import count
 from typing import Any
 
+from pagefleet.capacity.kv_formats import plain_blocks
 from pagefleet.engine.blocks import BlockManager
-from pagefleet.engine.plain_slots import PlainSlots, slots_needed
+from pagefleet.engine.plain_slots import PlainSlots
 from pagefleet.engine.sampling_params import SamplingParameters
 from pagefleet.engine.scheduled_step import ScheduledStep
 from pagefleet.engine.scheduler import Scheduler
@@ -49,11 +50,11 @@ def make_scheduler(
     limits = SchedulerLimits(**{**defaults, **options})
     plain_slots = None
     if sink_blocks is not None:
-        slots = slots_needed(
-            max_num_seqs=limits.max_num_seqs,
-            max_num_batched_tokens=limits.max_num_batched_tokens,
+        slots = plain_blocks(
+            sinks=sink_blocks,
             block_size=block_size,
-            sink_blocks=sink_blocks,
+            sequences=limits.max_num_seqs,
+            step_tokens=limits.max_num_batched_tokens,
         )
         plain_slots = PlainSlots(slots_total=min(slots, blocks), blocks_total=blocks, sink_blocks=sink_blocks)
     manager = BlockManager(

@@ -105,6 +105,21 @@ def kv_block_bytes(model: Architecture, name: str, *, block_size: int, tensor_pa
     return math.ceil(per_token * block_size)
 
 
+def sink_blocks(block_size: int) -> int:
+    """Return how many first blocks of a sequence a quantized cache keeps as computed."""
+    return -(-SINK_TOKENS // block_size)
+
+
+def plain_blocks(*, sinks: int, block_size: int, sequences: int, step_tokens: int) -> int:
+    """Return how many blocks a quantized cache keeps as computed, at the most, in steps of so many tokens.
+
+    Each sequence has `sinks` and an unfilled last block; prompts also have the blocks that they fill in one step, and
+    one more where their tokens cross into a new block.
+    """
+    crossing = min(sequences, step_tokens // 2)
+    return sequences * (sinks + 1) + crossing + step_tokens // block_size
+
+
 def kv_reserve_bytes(
     model: Architecture,
     name: str,
@@ -115,14 +130,11 @@ def kv_reserve_bytes(
     step_tokens: int,
     tensor_parallel_size: int = 1,
 ) -> int:
-    """Return what a quantized cache keeps as computed beside its blocks, at the most.
-
-    Each sequence has its sinks and an unfilled last block; prompts also have the blocks that they fill in one step of
-    `step_tokens`, and one more where their tokens cross into a new block.
-    """
+    """Return what a quantized cache keeps as computed beside its blocks, at the most."""
     if not KV_FORMATS[name].is_quantized:
         return 0
-    sink_blocks = -(-SINK_TOKENS // block_size)
-    blocks = sequences * (sink_blocks + 1) + min(sequences, step_tokens // 2) + step_tokens // block_size
+    blocks = plain_blocks(
+        sinks=sink_blocks(block_size), block_size=block_size, sequences=sequences, step_tokens=step_tokens
+    )
     plain = resolve_kv_format(AUTO, compute_dtype)
     return blocks * kv_block_bytes(model, plain, block_size=block_size, tensor_parallel_size=tensor_parallel_size)

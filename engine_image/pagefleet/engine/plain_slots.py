@@ -13,17 +13,6 @@ import numpy.typing as npt
 NO_SLOT = -1
 
 
-def slots_needed(*, max_num_seqs: int, max_num_batched_tokens: int, block_size: int, sink_blocks: int) -> int:
-    """Return how many slots no step can exceed.
-
-    Each sequence holds its sinks and a last block; prompts also hold the blocks that they fill in this step, and one
-    more where their tokens cross into a new block.
-    """
-    crossing = min(max_num_seqs, max_num_batched_tokens // 2)
-    filled = max_num_batched_tokens // block_size
-    return max_num_seqs * (sink_blocks + 1) + crossing + filled
-
-
 class PlainSlots:
     """Say which block has which slot; every operation is O(1)."""
 

@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 import torch
 
+from pagefleet.capacity.kv_formats import KV_FORMATS, format_of_flag, plain_blocks, resolve_kv_format
 from pagefleet.engine import machine
 from pagefleet.engine.activation_peak import measure_activations
 from pagefleet.engine.allocator import release_free_heap
@@ -31,7 +32,7 @@ from pagefleet.engine.messages import AddRequest, CoreReady, MemoryParts, Memory
 from pagefleet.engine.model_source import ModelSource, resolve_model
 from pagefleet.engine.models.interface import Model
 from pagefleet.engine.models.registry import architecture_of, load_model
-from pagefleet.engine.plain_slots import PlainSlots, slots_needed
+from pagefleet.engine.plain_slots import PlainSlots
 from pagefleet.engine.quantization import check_checkpoint, check_quantization
 from pagefleet.engine.runner import Runner
 from pagefleet.engine.sampling_params import SamplingParameters
@@ -41,9 +42,6 @@ from pagefleet.engine.weights import load_config, read_json, silence_transformer
 
 DEFAULT_BUDGET_TOKENS = {"cpu": 512, "cuda": 2048}
 """A step of 2,048 tokens takes a CPU seconds, in which no decode advances."""
-
-PLAIN_BLOCK_SIZE = 16
-PACKED_BLOCK_SIZE = 64
 
 SAMPLING_COPIES = 6
 """Vocabulary-wide rows that the sampler holds per sequence, in units of 4 bytes: logits, weights, float64 sums."""
@@ -200,7 +198,6 @@ def _budget_tokens(config: EngineConfig, device: torch.device) -> int:
 
 
 def _attention_shape(config: EngineConfig, model: Model, dtype: torch.dtype, device: torch.device) -> AttentionShape:
-    check_cache_dtype(config.kv_cache_dtype)
     packed = PACKED_FORMATS.get(config.kv_cache_dtype)
     takes_compute_dtype = packed is not None or config.kv_cache_dtype == "auto"
     return AttentionShape(
@@ -218,17 +215,17 @@ def _attention_shape(config: EngineConfig, model: Model, dtype: torch.dtype, dev
 
 
 def block_size_of(config: EngineConfig) -> int:
-    """Return the block size that is asked for, or the cache type's; raises StartupError when that type forbids it."""
-    packed = PACKED_FORMATS.get(config.kv_cache_dtype)
-    if config.block_size is None:
-        return PLAIN_BLOCK_SIZE if packed is None else PACKED_BLOCK_SIZE
-    if packed is not None and (config.block_size < packed.least_block_size or config.block_size % 16):
-        legal = max(packed.least_block_size, -(-config.block_size // 16) * 16)
+    """Return the block size that is asked for, or the cache type's; raises StartupError where either is illegal."""
+    check_cache_dtype(config.kv_cache_dtype)
+    kept = KV_FORMATS[resolve_kv_format(format_of_flag(config.kv_cache_dtype), config.dtype)]
+    size = config.block_size or kept.usual_block_size
+    if size < kept.least_block_size or (kept.is_quantized and size % 16):
+        legal = max(kept.least_block_size, -(-size // 16) * 16)
         raise StartupError(
-            f"--block-size {config.block_size} is illegal with --kv-cache-dtype {packed.name}, whose blocks are "
-            f"multiples of 16 from {packed.least_block_size} on: use {legal}, or leave it out"
+            f"--block-size {size} is illegal with --kv-cache-dtype {config.kv_cache_dtype}, whose blocks are "
+            f"multiples of 16 from {kept.least_block_size} on: use {legal}, or leave it out"
         )
-    return config.block_size
+    return size
 
 
 def _memory_facts(
@@ -300,11 +297,11 @@ def _plan(
         plain_bytes_per_block=shape.plain_bytes_per_block,
         plain_slots=0
         if shape.packed is None
-        else slots_needed(
-            max_num_seqs=config.max_num_seqs,
-            max_num_batched_tokens=budget_tokens,
+        else plain_blocks(
+            sinks=shape.sink_blocks,
             block_size=shape.block_size,
-            sink_blocks=shape.sink_blocks,
+            sequences=config.max_num_seqs,
+            step_tokens=budget_tokens,
         ),
         block_size=shape.block_size,
         context_length=model.context_length,

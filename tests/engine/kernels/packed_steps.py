@@ -1,9 +1,12 @@
 """Steps over a packed cache and what they must give, by definition: one query at a time, in float64."""
 
+from dataclasses import replace
+
 import torch
 
 from pagefleet.engine.kernels.interface import AttentionBatch, AttentionShape, LayerAttention, PagedAttention
 from pagefleet.engine.kernels.packed_format import PACKED_FORMATS, pack_keys, pack_values, rotation
+from tests.engine.test_attention import make_shape
 
 
 def packed_shape(
@@ -17,18 +20,7 @@ def packed_shape(
     layer: LayerAttention | None = None,
 ) -> AttentionShape:
     """Make a shape of two layers; `layer` is how the second attends."""
-    return AttentionShape(
-        layers=2,
-        query_heads=query_heads,
-        kv_heads=kv_heads,
-        head_dim=head_dim,
-        scale=head_dim**-0.5,
-        block_size=block_size,
-        cache_dtype=dtype,
-        device=torch.device("cpu"),
-        packed=PACKED_FORMATS[name],
-        layer_attention=() if layer is None else (LayerAttention(), layer),
-    )
+    return replace(make_shape(query_heads, kv_heads, head_dim, block_size, dtype, layer), packed=PACKED_FORMATS[name])
 
 
 class Tokens:

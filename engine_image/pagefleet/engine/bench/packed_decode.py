@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import torch
 
+from pagefleet.capacity.kv_formats import KV_FORMATS
 from pagefleet.engine.bench.machine_rates import cpu_name
 from pagefleet.engine.bench.tables import text_table
 from pagefleet.engine.kernels.cpu.attention import CpuAttention
@@ -32,7 +33,7 @@ def main() -> None:
     parser.add_argument("--block-size", type=int, default=64, help="tokens in a block (default %(default)s)")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    formats = [name for name, packed in PACKED_FORMATS.items() if packed.least_block_size <= options.block_size]
+    formats = [name for name in PACKED_FORMATS if KV_FORMATS[name].least_block_size <= options.block_size]
     cells = [(compute, cache) for compute in ("bfloat16", "float32") for cache in (compute, *formats)]
     steps = [_decode_step(options, compute, cache) for compute, cache in cells]
     best_s = [float("inf")] * len(cells)

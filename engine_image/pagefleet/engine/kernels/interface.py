@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 import torch
 
-from pagefleet.engine.kernels.packed_format import PackedFormat, sink_blocks
+from pagefleet.capacity.kv_formats import sink_blocks
+from pagefleet.engine.kernels.packed_format import PackedFormat
 from pagefleet.engine.layers.rotary import RotaryTable, rotate
 
 

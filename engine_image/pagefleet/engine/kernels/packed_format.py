@@ -14,13 +14,12 @@ from dataclasses import dataclass
 
 import torch
 
-SINK_TOKENS = 64
-"""First tokens of a sequence that stay plain, rounded up to whole blocks."""
+from pagefleet.capacity.kv_formats import KEY_METADATA_BITS, KV_FORMATS, VALUE_METADATA_BITS
 
-KEY_METADATA_BYTES = 3
+KEY_METADATA_BYTES = KEY_METADATA_BITS // 8
 """Of a channel in a block: a scale's code and the least key as bfloat16, which holds biases a hundred ranges away."""
 
-VALUE_METADATA_BYTES = 2
+VALUE_METADATA_BYTES = VALUE_METADATA_BITS // 8
 """Of a token's head: a scale's code, and the middle in halves of the scale."""
 
 SCALE_STEPS = 8
@@ -41,8 +40,6 @@ class PackedFormat:
     name: str
     key_bits: int
     value_bits: int
-    least_block_size: int
-    """Below it the metadata of a block's keys outweighs what fewer bits save."""
 
     def bytes_per_head(self, block_size: int, head_dim: int) -> int:
         """Return the bytes of one head's keys and values in one block of one layer, metadata included."""
@@ -51,14 +48,11 @@ class PackedFormat:
 
 
 PACKED_FORMATS = {
-    packed.name: packed
-    for packed in (
-        PackedFormat(name="int8", key_bits=8, value_bits=8, least_block_size=16),
-        PackedFormat(name="int4", key_bits=4, value_bits=4, least_block_size=32),
-        PackedFormat(name="k4v3", key_bits=4, value_bits=3, least_block_size=64),
-    )
+    name: PackedFormat(name=name, key_bits=kept.key_bits, value_bits=kept.value_bits)
+    for name, kept in KV_FORMATS.items()
+    if kept.is_quantized
 }
-"""By the word of `--kv-cache-dtype`, from most to least memory and accuracy."""
+"""By the word of `--kv-cache-dtype`, as the planner knows them."""
 
 
 @dataclass(frozen=True)
@@ -173,11 +167,6 @@ def rotation(head_dim: int, device: torch.device | None = None) -> torch.Tensor:
         matrix = torch.cat([torch.cat([matrix, matrix], dim=1), torch.cat([matrix, -matrix], dim=1)])
     runs = torch.eye(head_dim // run)
     return torch.kron(runs, matrix / math.sqrt(run)).to(device)
-
-
-def sink_blocks(block_size: int) -> int:
-    """Return how many first blocks of a sequence stay plain."""
-    return -(-SINK_TOKENS // block_size)
 
 
 def _scales_of(codes: torch.Tensor) -> torch.Tensor:

@@ -4,8 +4,9 @@ import torch
 import triton
 import triton.language as tl
 
+from pagefleet.capacity.kv_formats import sink_blocks
 from pagefleet.engine.kernels.interface import AttentionShape
-from pagefleet.engine.kernels.packed_format import PackedFormat, sink_blocks
+from pagefleet.engine.kernels.packed_format import PackedFormat
 from pagefleet.engine.kernels.triton.attention_kernel import attention_kernel, merge_kernel
 from pagefleet.engine.kernels.triton.pack_kernel import pack_kernel
 from pagefleet.engine.kernels.triton.packed_attention_kernel import packed_attention_kernel
