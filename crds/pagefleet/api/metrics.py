@@ -272,7 +272,7 @@ _PROCESS = (
         "Settings of the engine, and the hash that its pod carries as an annotation.",
         labels=(
             *("config_hash", "max_model_len", "max_num_seqs", "max_num_batched_tokens"),
-            *("quantization", "batching", "model_impl", "device", "attention_backend", "linear_backend"),
+            *("dtype", "quantization", "batching", "model_impl", "device", "attention_backend", "linear_backend"),
         ),
         vllm=None,
     ),

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from pagefleet.capacity import Accelerator, CannotPlan, ModelFacts, pagefleet_profile, read_model
-from pagefleet.capacity.kv_formats import format_of_flag
+from pagefleet.capacity.kv_formats import AUTO, format_of_flag, kv_block_bytes, resolve_kv_format
 from pagefleet.capacity.memory import Knobs, footprint
 from pagefleet.capacity.safetensors_header import LENGTH_BYTES, files_of_index, header_length, read_header
 from pagefleet.capacity.text import bytes_text
@@ -61,11 +61,13 @@ def _predict(facts: ModelFacts, info: CoreReady) -> MemoryParts:
     )
     accelerator = Accelerator(name=info.device, kind=kind, memory_bytes=info.memory_limit_bytes)
     used = footprint(facts, accelerator, knobs, profile)
+    plain = resolve_kv_format(AUTO, info.dtype)
+    plain_block_bytes = kv_block_bytes(facts.architecture, plain, block_size=info.block_size)
     return MemoryParts(
         weights_bytes=used.weights_bytes,
         activation_bytes=used.activation_bytes,
         runtime_bytes=used.runtime_bytes,
-        kv_cache_bytes=used.kv_reserve_bytes + info.blocks_total * used.block_bytes,
+        kv_cache_bytes=info.plain_slots * plain_block_bytes + info.blocks_total * used.block_bytes,
     )
 
 

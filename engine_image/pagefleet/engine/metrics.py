@@ -320,6 +320,7 @@ class EngineMetrics(Collector):
                 "max_model_len": str(ready.max_model_len),
                 "max_num_seqs": str(ready.max_num_seqs),
                 "max_num_batched_tokens": str(ready.max_num_batched_tokens),
+                "dtype": ready.dtype,
                 "quantization": ready.quantization,
                 "batching": ready.batching,
                 "model_impl": ready.model_impl,

@@ -69,7 +69,7 @@ def test_a_model_is_profiled_and_planned_with(folder: Path, tmp_path: Path, caps
 
 def test_a_server_is_profiled(folder: Path) -> None:
     words: list[str] = []
-    with EngineServer(folder) as server:
+    with EngineServer(folder, engine={"kv_cache_dtype": "int8"}) as server:
         server.wait_ready()
         given = options(engine=engine_config(model=""), url=server.url, vocabulary_size=500)
         report: Any = run_profile(given, words.append)
@@ -80,7 +80,7 @@ def test_a_server_is_profiled(folder: Path) -> None:
     assert abs(memory["drift_ratio"]) < 0.05
     check(report, words)
     assert report["target"].startswith("http://")
-    assert report["model"] == "tiny"
+    assert (report["model"], report["dtype"], report["kv_cache"]) == ("tiny", "float32", "int8")
     assert [sample["sequences"] for sample in report["samples"]][:2] == [0, 0]
     assert max(sample["prefill_tokens"] for sample in report["samples"]) >= 16
 

@@ -136,7 +136,7 @@ def _model(options: ProfileOptions) -> Subject:
     rates.append(options.measure(engine.dtype))
     sizes = model_sizes(folder, core)
     int8_bytes = sizes.body_parameters + sizes.head_parameters * sizes.bytes_per_parameter
-    is_plain = info.quantization == "none"
+    weight_bytes = {"none": sizes.weight_bytes, "int8": int8_bytes}.get(info.quantization, info.weight_bytes)
     memory = info.memory
     others_bytes = 0 if memory is None else memory.measured.total_bytes - memory.measured.kv_cache_bytes
     cache_bytes = info.memory_limit_bytes * info.gpu_memory_utilization - others_bytes
@@ -148,10 +148,10 @@ def _model(options: ProfileOptions) -> Subject:
         samples=samples,
         most_sequences=_most_sequences(cache_bytes / sizes.kv_bytes_per_token, options),
         rates=reduce(MachineRates.best_of, rates),
-        weight_bytes=sizes.weight_bytes if is_plain else int8_bytes,
+        weight_bytes=weight_bytes,
         kv_bytes_per_token=sizes.kv_bytes_per_token,
         flop_per_token=2 * (sizes.body_parameters + sizes.head_parameters),
-        int8_weight_bytes=int8_bytes if is_plain else None,
+        int8_weight_bytes=int8_bytes if info.quantization == "none" else None,
         int8_kv_share=_int8_kv_share(folder, format_of_flag(info.kv_cache_dtype), info.block_size),
         missing=_missing(info.device),
     )
@@ -171,10 +171,10 @@ def _server(options: ProfileOptions, url: str) -> Subject:
         name=facts.model,
         dtype=facts.dtype,
         weights=facts.quantization,
-        kv_cache=format_of_flag(facts.dtype),
+        kv_cache=format_of_flag(facts.kv_cache_dtype),
         samples=samples,
         most_sequences=_most_sequences(facts.kv_tokens, options),
-        rates=options.measure(named_dtype("cache_dtype", facts.dtype)) if is_here else None,
+        rates=options.measure(named_dtype("--dtype", facts.dtype)) if is_here else None,
         weight_bytes=facts.weight_bytes,
         kv_bytes_per_token=facts.kv_bytes_per_token,
     )

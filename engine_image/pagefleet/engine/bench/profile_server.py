@@ -27,7 +27,7 @@ class ServerFacts:
 
     model: str
     dtype: str
-    """Of its cache."""
+    kv_cache_dtype: str
     quantization: str
     device: str
     weight_bytes: float | None
@@ -127,7 +127,8 @@ def server_facts(model: str, samples: Samples) -> ServerFacts:
     )
     return ServerFacts(
         model=model,
-        dtype=cache["cache_dtype"],
+        dtype=config["dtype"],
+        kv_cache_dtype=cache["cache_dtype"],
         quantization=config["quantization"],
         device=config["device"],
         weight_bytes=weight_bytes,
