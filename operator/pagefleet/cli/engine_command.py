@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
 
 import typer
 
@@ -216,21 +216,16 @@ def serve(
     )
     if mistakes := find_mistakes(engine, server):
         raise UserMistake(mistakes)
-    raise typer.Exit(_run(engine, server))
+    _run(engine, server)
 
 
-def _run(engine: EngineConfig, server: ServerConfig) -> int:
-    """Serve until a signal, and return the engine's exit code."""
-    import asyncio
+def _run(engine: EngineConfig, server: ServerConfig) -> NoReturn:
+    """Serve until a signal, and leave with the engine's exit code."""
     import logging
 
-    from pagefleet.engine.errors import StartupError
     from pagefleet.engine.server import lifecycle
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     for noisy in ("httpx", "huggingface_hub", "transformers"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
-    try:
-        return asyncio.run(lifecycle.serve(engine, server))
-    except StartupError as error:
-        raise UserMistake(str(error)) from error
+    lifecycle.run_and_exit(engine, server)

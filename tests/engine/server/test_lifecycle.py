@@ -16,7 +16,19 @@ import pytest
 from tests.support.engine_server import EngineServer
 
 LONG = {"prompt": "once", "max_tokens": 4000, "ignore_eos": True}
+SOON_S = 8.0
+"""About 2 s, most of it time for last bytes, on a machine that may have five other things to do."""
 Result = TypeVar("Result")
+
+
+class SlowTokenizerServer(EngineServer):
+    """A server that never gets its tokenizer, as with a cold disk."""
+
+    script = (
+        "import time\n"
+        "from pagefleet.engine.server import lifecycle\n"
+        "lifecycle._load_tokenizer = lambda source: time.sleep(600)\n"
+    ) + EngineServer.script
 
 
 def in_background(work: Callable[[], Result]) -> Future[Result]:
@@ -53,7 +65,7 @@ def test_loading_is_told_apart_and_a_signal_ends_it(tiny_model: Path) -> None:
         assert "num_requests_waiting" not in families
 
         server.terminate()
-        assert server.wait_exit(5) == 0
+        assert server.wait_exit(SOON_S) == 0
 
 
 def test_drain_finishes_what_runs_and_refuses_the_rest(tiny_model: Path) -> None:
@@ -83,7 +95,7 @@ def test_drain_finishes_what_runs_and_refuses_the_rest(tiny_model: Path) -> None
         assert answer.json()["choices"][0]["finish_reason"] == "length"
         assert answer.json()["usage"]["completion_tokens"] == 600
         assert server.wait_exit() == 0
-        assert time.monotonic() - ended_s < 4
+        assert time.monotonic() - ended_s < SOON_S
 
 
 def test_the_drain_timeout_aborts_and_says_so(tiny_model: Path) -> None:
@@ -115,7 +127,7 @@ def test_a_second_signal_ends_it_at_once(tiny_model: Path) -> None:
         server.process.send_signal(signal.SIGINT)
 
         assert server.wait_exit() == 0
-        assert time.monotonic() - began_s < 4
+        assert time.monotonic() - began_s < SOON_S
         assert running.result(5).json()["choices"][0]["finish_reason"] == "abort"
 
 
@@ -135,7 +147,7 @@ def test_a_dead_core_ends_everything_soon(tiny_model: Path) -> None:
         os.kill(server.core_process_id(), signal.SIGKILL)
 
         assert server.wait_exit() == 1
-        assert time.monotonic() - began_s < 3
+        assert time.monotonic() - began_s < SOON_S
         watching.join()
         assert live[0] == 200
         assert whole.result(5).status_code == 503
@@ -148,12 +160,12 @@ def test_a_dead_core_ends_everything_soon(tiny_model: Path) -> None:
 
 
 def test_a_core_killed_while_loading_is_a_crash_and_no_mistake(tiny_model: Path) -> None:
-    with EngineServer(tiny_model) as server:
+    with SlowTokenizerServer(tiny_model) as server:
         server.wait_listening()
         server.wait_capacity(phase="Loading")
         os.kill(server.core_process_id(), signal.SIGKILL)
 
-        assert server.wait_exit() == 1
+        assert server.wait_exit(SOON_S) == 1
         assert "the engine core ended unexpectedly (signal 9)" in server.read_log().splitlines()[-1]
 
 

@@ -24,13 +24,13 @@ POLL_S = 0.02
 STOP_PATIENCE_S = 3.0
 
 _SCRIPT = """
-import asyncio, logging, sys
+import logging, sys
 import msgspec
 from pagefleet.engine.config import EngineConfig, ServerConfig
-from pagefleet.engine.server.lifecycle import serve
+from pagefleet.engine.server.lifecycle import run_and_exit
 logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(message)s")
 engine, server = msgspec.json.decode(sys.argv[1], type=tuple[EngineConfig, ServerConfig])
-sys.exit(asyncio.run(serve(engine, server)))
+run_and_exit(engine, server)
 """
 
 
@@ -48,6 +48,8 @@ def core_process_id(api_process_id: int) -> int:
 class ServerProcess:
     """Start a server; leave it with SIGTERM, and with force when that is not enough."""
 
+    script = _SCRIPT
+
     def __init__(self, engine: EngineConfig, server: ServerConfig, *, environment: Mapping[str, str]) -> None:
         configuration = msgspec.json.encode((engine, server)).decode()
         self.url = ""
@@ -58,7 +60,9 @@ class ServerProcess:
         self._folder = tempfile.TemporaryDirectory(prefix="pagefleet-server-")
         self._log = Path(self._folder.name) / "log"  # a pipe would stop the server once it is full and nobody reads
         with self._log.open("wb") as log:
-            self.process = subprocess.Popen([sys.executable, "-c", _SCRIPT, configuration], env=environment, stderr=log)
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", self.script, configuration], env=environment, stderr=log
+            )
 
     def wait_listening(self) -> Self:
         """Wait until both ports are bound; raises StartupError."""

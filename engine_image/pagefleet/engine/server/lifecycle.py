@@ -7,12 +7,16 @@ loading --core ready and tokenizer loaded--> serving --SIGTERM, SIGINT--> draini
 """
 
 import asyncio
+import concurrent.futures
 import logging
+import os
 import random
 import signal
 import sys
+import threading
 import time
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NoReturn, TypeVar
 
 from pagefleet.engine.allocator import keep_heap_small
 from pagefleet.engine.config import EngineConfig, ServerConfig
@@ -36,7 +40,18 @@ EXIT_CANNOT_START = 2
 ABORT_GRACE_S = 1.0
 """Time that aborted or failed requests get to send their last bytes."""
 
+Result = TypeVar("Result")
+
 logger = logging.getLogger(__name__)
+
+
+def run_and_exit(engine: EngineConfig, server: ServerConfig) -> NoReturn:
+    """Run the engine's API process and leave with its exit code, even while the tokenizer is still being loaded."""
+    code = asyncio.run(serve(engine, server))
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # the interpreter's own end could abort the process over a thread that is in an extension's code
 
 
 async def serve(engine: EngineConfig, server: ServerConfig) -> int:
@@ -156,12 +171,12 @@ class _Lifecycle:
 
     async def _load_tokenizer(self) -> Tokenizer:
         await self._client.wait_past("import", "download")
-        source = await asyncio.to_thread(_find_model, self._engine)
+        source = await _in_daemon_thread(lambda: _find_model(self._engine))
         if is_convertible(source):
             # The core converts it once, tokenizer included; reading the original here would take many seconds.
             await self._client.wait_past("import", "download", "load")
         began_s = time.monotonic()
-        tokenizer = await asyncio.to_thread(_load_tokenizer, source)
+        tokenizer = await _in_daemon_thread(lambda: _load_tokenizer(source))
         self._metrics.startup_stage_seconds["tokenizer"] = time.monotonic() - began_s
         logger.info("stage tokenizer took %.1f s", time.monotonic() - began_s)
         return tokenizer
@@ -220,6 +235,21 @@ class _Lifecycle:
                     await self._state.request_ended.wait()
         except TimeoutError:
             pass
+
+
+def _in_daemon_thread(work: Callable[[], Result]) -> asyncio.Future[Result]:
+    """Run work in a thread of its own that the end of the process does not wait for, as it does for an executor's."""
+    future: concurrent.futures.Future[Result] = concurrent.futures.Future()
+    future.set_running_or_notify_cancel()  # so that a result after a cancellation is dropped
+
+    def run() -> None:
+        try:
+            future.set_result(work())
+        except BaseException as error:  # handed to whoever waits
+            future.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return asyncio.wrap_future(future)
 
 
 def _find_model(engine: EngineConfig) -> ModelSource:
