@@ -79,6 +79,17 @@ def test_a_manifest_brings_accelerator_objectives_and_knobs(
     assert "KV memory would hold" in capfd.readouterr().out  # the manifest's objective limits, now that speed is known
 
 
+def test_histograms_of_lengths_decide_the_longest_sequence(
+    eight_billion: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    arguments = [str(eight_billion), "--accelerator", "h100-80g", "--output-tokens", "128:9,512:1"]
+    (document,) = run_json(capfd, *arguments, "--prompt-tokens", "512:0.5,2048:0.4,8192:0.1")
+    assert document["max_model_len"] == 8192 + 512
+    assert 0 < document["service"]["prefill_share"] < 1
+    (document,) = run_json(capfd, *arguments, "--prompt-tokens", "1894.4")
+    assert document["max_model_len"] == 131_072
+
+
 def test_a_comparison_with_prices(eight_billion: Path, capfd: pytest.CaptureFixture[str]) -> None:
     arguments = [
         str(eight_billion),
@@ -148,6 +159,14 @@ def test_a_repository_of_the_hub_is_read_without_its_weights(tmp_path: Path) -> 
         (["MODEL", "--memory", "lots"], "--memory: 'lots' is not an amount of memory"),
         (["MODEL", "--memory", "10GiB"], "does not fit gpu: weights 15.0 GiB"),
         (["MODEL", "--memory", "24GiB", "--kv-cache-dtype", ","], "--kv-cache-dtype names nothing"),
+        (
+            ["MODEL", "--prompt-tokens", "short"],
+            "--prompt-tokens short is neither a mean such as 512 nor a histogram such as 512:0.9,8192:0.1",
+        ),
+        (["MODEL", "--prompt-tokens", "1:2:3"], "--prompt-tokens 1:2:3 is neither a mean"),
+        (["MODEL", "--output-tokens", "8:1,8:2"], "--output-tokens 8:1,8:2 names a length twice"),
+        (["MODEL", "--output-tokens", "8:nan"], "the histogram {8: nan} counts no requests"),
+        (["MODEL", "--output-tokens", "-8"], "output tokens of -8 cannot be planned for"),
         (["MODEL", "--price", "x=1"], "--price belongs to --compare"),
         (
             ["MODEL", "--compare", "l4-24g", "--memory", "8GiB"],

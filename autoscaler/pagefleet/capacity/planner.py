@@ -81,7 +81,7 @@ def _out_of_reach(request: PlanRequest, candidate: Candidate) -> ObjectiveOutOfR
     if name == "inter-token latency":
         least_s = step.base_s + step.prefill_token_s * prompt / workload.output_tokens.mean + decode_s
     else:
-        steps = -(-prompt // candidate.knobs.max_num_batched_tokens)
+        steps = workload.prefill_steps(candidate.knobs.max_num_batched_tokens)
         least_s = steps * (step.base_s + decode_s) + step.prefill_token_s * prompt
     works_ms = int(least_s / OBJECTIVE_SHARE * 1e3) + 1
     return ObjectiveOutOfReach(

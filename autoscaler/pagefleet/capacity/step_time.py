@@ -52,7 +52,9 @@ class Service:
     output_tokens_per_s: float | None = None
     itl_s: float | None = None
     ttft_s: float | None = None
-    """Of a mean prompt that finds a place at once."""
+    """Of a prompt that finds a place at once, on average."""
+    prefill_share: float | None = None
+    """Part of the engine's time that prompts take."""
 
     def replicas_for(self, rate_per_s: float) -> int | None:
         """Return the replicas that a rate of requests needs."""
@@ -139,7 +141,8 @@ def serve(
         requests_per_s=1 / request_s,
         output_tokens_per_s=outputs / request_s,
         itl_s=concurrency * request_s / outputs,
-        ttft_s=math.ceil(prompt / chunk) * (step.base_s + concurrency * decode_s) + step.prefill_token_s * prompt,
+        ttft_s=workload.prefill_steps(chunk) * (step.base_s + concurrency * decode_s) + step.prefill_token_s * prompt,
+        prefill_share=step.prefill_token_s * prompt / request_s,
     )
 
 
@@ -150,7 +153,7 @@ def _latency_limits(step: StepTime, workload: Workload, chunk: int) -> dict[str,
         each_s = step.prefill_token_s * prompt / workload.output_tokens.mean + decode_s
         limits["inter-token latency"] = (OBJECTIVE_SHARE * workload.itl_s - step.base_s) / each_s
     if workload.ttft_s is not None:
-        steps = math.ceil(prompt / chunk)
+        steps = workload.prefill_steps(chunk)
         left_s = OBJECTIVE_SHARE * workload.ttft_s - step.prefill_token_s * prompt - steps * step.base_s
         limits["time to first token"] = left_s / (steps * decode_s)
     return limits

@@ -33,8 +33,13 @@ def plan(
     tflops: Annotated[float | None, typer.Option(help="Its dense TFLOP/s in the compute type, measured.")] = None,
     count: Annotated[int | None, typer.Option(help="Accelerators of one replica.")] = None,
     dtype: Annotated[str, typer.Option(help="Compute type: auto, bfloat16 or float32.")] = "auto",
-    prompt_tokens: Annotated[float | None, typer.Option(help="Mean prompt; default 512.", show_default=False)] = None,
-    output_tokens: Annotated[float | None, typer.Option(help="Mean output; default 256.", show_default=False)] = None,
+    prompt_tokens: Annotated[
+        str | None,
+        typer.Option(help="Mean prompt, default 512; or shares by length: 512:0.9,8192:0.1.", metavar="MEAN|N:SHARE,…"),
+    ] = None,
+    output_tokens: Annotated[
+        str | None, typer.Option(help="Mean output, default 256; or shares by length.", metavar="MEAN|N:SHARE,…")
+    ] = None,
     rate: Annotated[float | None, typer.Option(help="Requests per second of the service.")] = None,
     shared_prefix: Annotated[float | None, typer.Option(help="Share of prompt tokens that are cached, 0 to 1.")] = None,
     ttft_ms: Annotated[float | None, typer.Option(help="Time to the first token, at most.")] = None,

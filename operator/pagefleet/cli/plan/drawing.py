@@ -105,7 +105,7 @@ def _numbers(plan: CapacityPlan) -> Iterator[Text]:
     yield Text(
         f"Service: {service.requests_per_s:.3g} requests/s, {count_text(service.output_tokens_per_s or 0)} output "
         f"tokens/s at {count_text(service.concurrency)} sequences; {time_text(service.itl_s or 0)} between tokens, "
-        f"{time_text(service.ttft_s or 0)} to the first."
+        f"{time_text(service.ttft_s or 0)} to the first; prompts take {service.prefill_share or 0:.0%} of the time."
     )
     if plan.replicas is not None:
         yield Text(f"Replicas: {plan.replicas}, each at no more than 85 % of its service rate.")

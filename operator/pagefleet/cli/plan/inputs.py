@@ -108,6 +108,26 @@ def parse_list(flag: str, text: str) -> tuple[str, ...]:
     return words
 
 
+def parse_lengths(flag: str, text: str | None) -> Lengths | None:
+    """Return a mean such as 512, or a histogram such as 512:0.9,8192:0.1; raises UserMistake or CannotPlan.
+
+    The shares of a histogram need not sum to 1: counts of requests are as good.
+    """
+    if text is None:
+        return None
+    mistake = UserMistake(f"{flag} {text} is neither a mean such as 512 nor a histogram such as 512:0.9,8192:0.1")
+    try:
+        if ":" not in text:
+            return Lengths(float(text))
+        pairs = [entry.split(":") for entry in parse_list(flag, text)]
+        histogram = {int(tokens): float(share) for tokens, share in pairs}
+    except ValueError:
+        raise mistake from None
+    if len(histogram) < len(pairs):
+        raise UserMistake(f"{flag} {text} names a length twice: give each one share")
+    return Lengths.of_histogram(histogram)
+
+
 def parse_prices(prices: Sequence[str]) -> dict[str, float]:
     """Return the prices per accelerator and hour of texts such as h100-80g=2.5; raises UserMistake."""
     found = {}
@@ -132,8 +152,8 @@ class Flags:
     count: int | None = None
     dtype: str = "auto"
     revision: str | None = None
-    prompt_tokens: float | None = None
-    output_tokens: float | None = None
+    prompt_tokens: str | None = None
+    output_tokens: str | None = None
     rate: float | None = None
     shared_prefix: float | None = None
     ttft_ms: float | None = None
@@ -174,8 +194,8 @@ def _override_accelerator(subject: Subject, flags: Flags) -> Subject:
 def _override_workload(workload: Workload, flags: Flags) -> Workload:
     return replace(
         workload,
-        prompt_tokens=workload.prompt_tokens if flags.prompt_tokens is None else Lengths(flags.prompt_tokens),
-        output_tokens=workload.output_tokens if flags.output_tokens is None else Lengths(flags.output_tokens),
+        prompt_tokens=parse_lengths("--prompt-tokens", flags.prompt_tokens) or workload.prompt_tokens,
+        output_tokens=parse_lengths("--output-tokens", flags.output_tokens) or workload.output_tokens,
         rate_per_s=workload.rate_per_s if flags.rate is None else flags.rate,
         shared_prefix=workload.shared_prefix if flags.shared_prefix is None else flags.shared_prefix,
         ttft_s=workload.ttft_s if flags.ttft_ms is None else flags.ttft_ms / 1000,
