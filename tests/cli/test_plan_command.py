@@ -90,6 +90,27 @@ def test_histograms_of_lengths_decide_the_longest_sequence(
     assert document["max_model_len"] == 131_072
 
 
+def test_the_objective_memory_of_a_flag_or_a_manifest(
+    eight_billion: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    manifest = tmp_path / "services.yaml"
+    manifest.write_text(
+        MANIFEST.format(name="a", folder=eight_billion, memory="80Gi") + "  tuning: {objective: memory}\n"
+    )
+    load = ["--rate", "2", "--max-model-len", "8192", "--accelerator", "h100-80g"]
+    (told,) = run_json(capfd, str(manifest), *load)
+    (asked,) = run_json(
+        capfd, str(eight_billion), *load, "--objective", "memory", "--itl-ms", "50", "--block-size", "32"
+    )
+    assert told["objective"] == asked["objective"] == "memory"
+    assert told["knobs"] == asked["knobs"]
+    assert told["knobs"]["gpu_memory_utilization"] < 0.3
+    (most,) = run_json(capfd, str(manifest), *load, "--objective", "throughput")
+    assert most["knobs"]["gpu_memory_utilization"] == 0.9
+    assert run(["plan", str(manifest), *load]) == 0
+    assert "a on h100-80g with 79.2 GiB, for memory" in capfd.readouterr().out
+
+
 def test_a_comparison_with_prices(eight_billion: Path, capfd: pytest.CaptureFixture[str]) -> None:
     arguments = [
         str(eight_billion),

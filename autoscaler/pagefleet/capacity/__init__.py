@@ -7,8 +7,9 @@ from pagefleet.capacity.accelerators import ACCELERATORS, PRODUCTS, Accelerator,
 from pagefleet.capacity.engine_profile import EngineProfile, pagefleet_profile
 from pagefleet.capacity.errors import CannotPlan, DoesNotFit, ObjectiveOutOfReach
 from pagefleet.capacity.model_facts import ModelFacts
+from pagefleet.capacity.objective import Objective
 from pagefleet.capacity.plan import Alternative, CapacityPlan, Choice
-from pagefleet.capacity.planner import make_plan
+from pagefleet.capacity.planner import aim, make_plan
 from pagefleet.capacity.read_model import join_facts, read_model
 from pagefleet.capacity.request import Allowed, MeasuredStep, PinnedKnobs, PlanRequest
 from pagefleet.capacity.workload import Lengths, Workload
@@ -27,10 +28,12 @@ __all__ = [
     "Lengths",
     "MeasuredStep",
     "ModelFacts",
+    "Objective",
     "ObjectiveOutOfReach",
     "PinnedKnobs",
     "PlanRequest",
     "Workload",
+    "aim",
     "find_accelerator",
     "join_facts",
     "make_plan",

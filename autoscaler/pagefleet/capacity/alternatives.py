@@ -3,8 +3,9 @@
 from dataclasses import replace
 
 from pagefleet.capacity.accelerators import ACCELERATORS, GIB
-from pagefleet.capacity.candidate import Candidate, judge
+from pagefleet.capacity.candidate import Candidate
 from pagefleet.capacity.errors import CannotPlan
+from pagefleet.capacity.judge import judge
 from pagefleet.capacity.kv_formats import KV_FORMATS, check_block_size, resolve_kv_format
 from pagefleet.capacity.plan import Alternative
 from pagefleet.capacity.request import Allowed, PlanRequest
@@ -139,6 +140,9 @@ def _change(chosen: Candidate, formats: Formats) -> str:
 def _effect(chosen: Candidate, other: Candidate) -> str:
     if not other.fits:
         return f"needs {bytes_text(other.needed_bytes)} of {bytes_text(other.footprint.usable_bytes)}"
+    if other.load is not None and chosen.load is not None:
+        replicas = "" if other.load.replicas == 1 else f"{other.load.replicas} replicas of "
+        return f"{replicas}{bytes_text(other.predicted_bytes)}, {chosen.score / other.score:.2f} x the memory"
     tokens = other.blocks * other.knobs.block_size
     ratio = other.score / chosen.score if chosen.score else 1.0
     what = "requests/s" if other.service.requests_per_s is not None else "sequences at once"
@@ -160,7 +164,7 @@ def _reason(chosen: Candidate, other: Candidate) -> str:
         return "does not fit"
     if other.score >= chosen.score:
         return "gains less than 10 %, and loses more accuracy"
-    return "serves less"
+    return "serves less" if other.load is None else "takes more memory"
 
 
 def _not_yet(candidate: Candidate) -> str:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from pagefleet.capacity.memory import Footprint, Knobs
+from pagefleet.capacity.objective import Objective
 from pagefleet.capacity.step_time import Service, StepTime
 
 
@@ -32,6 +33,7 @@ class CapacityPlan:
     model: str
     accelerator: str
     engine: str
+    objective: Objective
     knobs: Knobs
     max_model_len: int
     blocks: int

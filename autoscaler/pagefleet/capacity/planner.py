@@ -1,8 +1,12 @@
 """Make a capacity plan: judge every allowed choice, take the best that fits, say what limits it. Pure."""
 
+from dataclasses import replace
+
 from pagefleet.capacity.alternatives import MINIMUM_GAIN, Formats, allowed_formats, fixes, near_misses, rejected
-from pagefleet.capacity.candidate import Candidate, judge
+from pagefleet.capacity.candidate import Candidate, judge_most
 from pagefleet.capacity.errors import DoesNotFit, ObjectiveOutOfReach
+from pagefleet.capacity.judge import judge
+from pagefleet.capacity.objective import LATENCY_SLACK, Objective
 from pagefleet.capacity.plan import CapacityPlan
 from pagefleet.capacity.reasons import explain, limit_sentence
 from pagefleet.capacity.request import PlanRequest, check_request
@@ -17,6 +21,7 @@ def make_plan(request: PlanRequest) -> CapacityPlan:
     user allows although the engine does not have it is taken only where nothing else is allowed, and named.
     """
     check_request(request)
+    request = aim(request)
     judged = {formats: judge(request, *formats) for formats in allowed_formats(request)}
     chosen = _choose(request, judged)
     rate = request.workload.rate_per_s
@@ -24,6 +29,7 @@ def make_plan(request: PlanRequest) -> CapacityPlan:
         model=request.model.name,
         accelerator=request.accelerator.name,
         engine=request.engine.name,
+        objective=request.objective,
         knobs=chosen.knobs,
         max_model_len=chosen.max_model_len,
         blocks=chosen.blocks,
@@ -37,6 +43,19 @@ def make_plan(request: PlanRequest) -> CapacityPlan:
         near_misses=near_misses(request, chosen, judged),
         unavailable=chosen.unavailable,
     )
+
+
+def aim(request: PlanRequest) -> PlanRequest:
+    """Return a request with an objective for the time between tokens, where speed is wanted and none was given."""
+    workload = request.workload
+    if request.objective is not Objective.LATENCY or workload.itl_s is not None or not request.chooses_knobs:
+        return request
+    step = judge_most(request, *allowed_formats(request)[0]).step
+    if step is None:
+        return request
+    prefill_s = step.prefill_token_s * workload.computed_prompt_tokens / workload.output_tokens.mean
+    alone_s = step.base_s + prefill_s + step.decode_s(workload.mean_context)
+    return replace(request, workload=replace(workload, itl_s=LATENCY_SLACK * alone_s))
 
 
 def _choose(request: PlanRequest, judged: dict[Formats, Candidate]) -> Candidate:

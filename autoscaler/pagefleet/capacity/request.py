@@ -7,6 +7,7 @@ from pagefleet.capacity.engine_profile import EngineProfile
 from pagefleet.capacity.errors import CannotPlan
 from pagefleet.capacity.kv_formats import AUTO, check_block_size, resolve_kv_format
 from pagefleet.capacity.model_facts import ModelFacts
+from pagefleet.capacity.objective import Objective
 from pagefleet.capacity.step_time import StepTime
 from pagefleet.capacity.weight_formats import DTYPE_BYTES, weight_format
 from pagefleet.capacity.workload import Workload
@@ -53,6 +54,7 @@ class PlanRequest:
     """Accelerators of the replica, which share each layer."""
     dtype: str = "auto"
     workload: Workload = field(default=Workload())
+    objective: Objective = Objective.THROUGHPUT
     pinned: PinnedKnobs = field(default=PinnedKnobs())
     allowed: Allowed = field(default=Allowed())
     measured: MeasuredStep | None = None

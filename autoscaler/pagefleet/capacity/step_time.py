@@ -114,6 +114,11 @@ def _computed_weights(model: ModelFacts) -> tuple[float, float]:
     return body, float(architecture.vocabulary_size * architecture.hidden_size)
 
 
+def rounded_context(workload: Workload, block_size: int) -> int:
+    """Return the tokens of the blocks that a mean sequence holds."""
+    return math.ceil(workload.mean_context / block_size) * block_size
+
+
 def serve(
     step: StepTime | None, workload: Workload, *, kv_tokens: int, block_size: int, max_num_seqs: int, chunk: int
 ) -> Service:
@@ -121,9 +126,9 @@ def serve(
 
     `chunk` is the prompt tokens of one step at most. A concurrency below 1 means that not even one request is in time.
     """
-    rounded_context = math.ceil(workload.mean_context / block_size) * block_size
+    context = rounded_context(workload, block_size)
     # One request is served even where its context is more than the planned share of the cache.
-    kv_limit = max(KV_SHARE * kv_tokens / rounded_context, float(kv_tokens >= rounded_context))
+    kv_limit = max(KV_SHARE * kv_tokens / context, float(kv_tokens >= context))
     limits = {"KV memory": kv_limit, "max_num_seqs": float(max_num_seqs)}
     if step is not None:
         limits |= _latency_limits(step, workload, chunk)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -42,6 +42,10 @@ def plan(
     ] = None,
     rate: Annotated[float | None, typer.Option(help="Requests per second of the service.")] = None,
     shared_prefix: Annotated[float | None, typer.Option(help="Share of prompt tokens that are cached, 0 to 1.")] = None,
+    objective: Annotated[
+        Literal["throughput", "latency", "cost", "memory"] | None,
+        typer.Option(help="What to improve; memory takes as little as the load needs. Default throughput."),
+    ] = None,
     ttft_ms: Annotated[float | None, typer.Option(help="Time to the first token, at most.")] = None,
     itl_ms: Annotated[float | None, typer.Option(help="Time between two tokens, at most.")] = None,
     kv_cache_dtype: Annotated[str | None, typer.Option(help="KV cache types to choose from: auto,int8.")] = None,
@@ -83,6 +87,7 @@ def plan(
         output_tokens=output_tokens,
         rate=rate,
         shared_prefix=shared_prefix,
+        objective=objective,
         ttft_ms=ttft_ms,
         itl_ms=itl_ms,
         kv_cache_dtype=kv_cache_dtype,
@@ -185,6 +190,7 @@ def _request(subject: Subject, facts: ModelFacts, found: Accelerator) -> PlanReq
         count=subject.count,
         dtype=subject.dtype,
         workload=subject.workload,
+        objective=subject.objective,
         pinned=subject.pinned,
         allowed=subject.allowed,
     )

@@ -18,11 +18,13 @@ class TuningMode(StrEnum):
 
 
 class TuningObjective(StrEnum):
-    """What to improve: tokens per second (throughput), the longest step (latency), tokens per accelerator (cost)."""
+    """What to improve: tokens per second (throughput), the longest step (latency), tokens per accelerator (cost), or
+    the memory that a replica takes (memory)."""
 
     THROUGHPUT = "throughput"
     LATENCY = "latency"
     COST = "cost"
+    MEMORY = "memory"
 
 
 class TuningAllowance(ApiModel):
@@ -40,6 +42,6 @@ class TuningSpec(ApiModel):
     mode: TuningMode = TuningMode.RECOMMEND
     """Off, Recommend or Auto, which fills what `engine` lacks. YAML reads a bare Off as false: write it in quotes."""
     objective: TuningObjective = TuningObjective.THROUGHPUT
-    """What to improve: throughput, latency or cost."""
+    """What to improve: throughput, latency, cost, or memory, which takes as little of it as the load needs."""
     allow: TuningAllowance = Field(default=TuningAllowance())
     """Choices that may be tried although they can change answers."""

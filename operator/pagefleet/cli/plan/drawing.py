@@ -7,7 +7,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from pagefleet.capacity import Alternative, CannotPlan, CapacityPlan, DoesNotFit, ObjectiveOutOfReach
+from pagefleet.capacity import Alternative, CannotPlan, CapacityPlan, DoesNotFit, Objective, ObjectiveOutOfReach
 from pagefleet.capacity.text import bytes_text, count_text, time_text
 
 BAR_WIDTH = 60
@@ -72,7 +72,8 @@ def draw_plan(plan: CapacityPlan, title: str) -> RenderableType:
 def _head(plan: CapacityPlan, title: str) -> Iterator[Text]:
     count = plan.knobs.tensor_parallel_size
     where = plan.accelerator if count == 1 else f"{count} x {plan.accelerator}, each"
-    yield Text(f"{title} on {where} with {bytes_text(plan.footprint.memory_bytes)}", style="bold")
+    aim = "" if plan.objective is Objective.THROUGHPUT else f", for {plan.objective}"
+    yield Text(f"{title} on {where} with {bytes_text(plan.footprint.memory_bytes)}{aim}", style="bold")
     if plan.unavailable:
         yield Text(f"Not available in this engine yet: {', '.join(plan.unavailable)}.", style="red")
 

@@ -7,7 +7,16 @@ from pathlib import Path
 from pagefleet.api.manifest import read_manifests
 from pagefleet.api.quantity import quantity_bytes
 from pagefleet.api.v1alpha1 import InferenceService
-from pagefleet.capacity import ACCELERATORS, Accelerator, Allowed, Lengths, PinnedKnobs, Workload, find_accelerator
+from pagefleet.capacity import (
+    ACCELERATORS,
+    Accelerator,
+    Allowed,
+    Lengths,
+    Objective,
+    PinnedKnobs,
+    Workload,
+    find_accelerator,
+)
 from pagefleet.cli.errors import UserMistake, require_extra
 from pagefleet.cli.plan import this_machine
 
@@ -28,6 +37,7 @@ class Subject:
     count: int = 1
     dtype: str = "auto"
     workload: Workload = field(default=Workload())
+    objective: Objective = Objective.THROUGHPUT
     pinned: PinnedKnobs = field(default=PinnedKnobs())
     allowed: Allowed = field(default=Allowed())
 
@@ -63,6 +73,7 @@ def _subject_of(service: InferenceService) -> Subject:
         memory_bytes=spec.accelerator.memory_bytes,
         count=spec.accelerator.count,
         workload=objectives_of(spec),
+        objective=Objective(spec.tuning.objective),
         pinned=pinned_knobs(spec.engine),
         allowed=allowed_formats(spec),
     )
@@ -156,6 +167,7 @@ class Flags:
     output_tokens: str | None = None
     rate: float | None = None
     shared_prefix: float | None = None
+    objective: str | None = None
     ttft_ms: float | None = None
     itl_ms: float | None = None
     kv_cache_dtype: str | None = None
@@ -177,6 +189,7 @@ def override(subject: Subject, flags: Flags) -> Subject:
         revision=flags.revision or subject.revision,
         dtype=flags.dtype,
         workload=_override_workload(subject.workload, flags),
+        objective=subject.objective if flags.objective is None else Objective(flags.objective),
         pinned=replace(subject.pinned, **pinned),
         allowed=replace(subject.allowed, **allowed),
     )

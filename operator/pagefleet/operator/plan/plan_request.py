@@ -11,6 +11,7 @@ from pagefleet.capacity import (
     Allowed,
     Lengths,
     ModelFacts,
+    Objective,
     PinnedKnobs,
     PlanRequest,
     Workload,
@@ -82,6 +83,7 @@ def make_request(spec: InferenceServiceSpec, model: ModelFacts, accelerator: Acc
         engine=pagefleet_profile(accelerator.kind),
         count=spec.accelerator.count,
         workload=_within(objectives_of(spec), spec.engine.max_model_len or model.architecture.context_length),
+        objective=Objective(spec.tuning.objective),
         pinned=pinned_knobs(spec.engine),
         allowed=allowed_formats(spec),
     )
@@ -92,6 +94,7 @@ def as_started(request: PlanRequest, spec: InferenceServiceSpec) -> PlanRequest:
     return replace(
         request,
         chooses_knobs=False,
+        objective=Objective.THROUGHPUT,
         allowed=Allowed(
             weights=(str(spec.engine.weights.quantization or WeightQuantization.NONE),),
             kv_cache=(str(spec.engine.kv_cache.dtype or KvCacheDtype.AUTO),),

@@ -130,6 +130,7 @@ _TUNED = {
     "max-num-batched-tokens": "max_num_batched_tokens",
     "quantization": "weights",
     "kv-cache-dtype": "kv_cache",
+    "gpu-memory-utilization": "gpu_memory_utilization",
 }
 """Knobs of a plan by the names that they have among the tuned ones."""
 
