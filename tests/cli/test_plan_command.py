@@ -111,6 +111,45 @@ def test_the_objective_memory_of_a_flag_or_a_manifest(
     assert "a on h100-80g with 79.2 GiB, for memory" in capfd.readouterr().out
 
 
+def quality_file(path: Path, model: str, *choices: tuple[str, list[str], str, float]) -> str:
+    """Write what `pagefleet bench quality --json` writes, as far as a plan reads it."""
+    names = ("weights", "ignored", "kv_cache_dtype", "kl_nats")
+    path.write_text(json.dumps({"model": model, "choices": [dict(zip(names, each, strict=True)) for each in choices]}))
+    return str(path)
+
+
+def test_quality_results_bring_formats_to_a_plan_and_to_a_manifest(
+    eight_billion: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    results = quality_file(
+        tmp_path / "quality.json",
+        "elsewhere/Llama-3.1-8B",
+        ("none", [], "bfloat16", 0.0),
+        ("none", [], "k4v3", 0.0031),
+        ("int8", ["lm_head", "down_proj"], "auto", 0.009),
+    )
+    device = ["--accelerator", "l4-24g"]
+    (document,) = run_json(capfd, str(eight_billion), *device, "--quality", results)
+    assert document["knobs"]["kv_cache"] == "k4v3"
+    assert [each["state"] for each in document["formats"]] == ["plain", "passed"], "another recipe is another model"
+    (strict,) = run_json(capfd, str(eight_billion), *device, "--quality", results, "--max-kl", "0.001")
+    assert strict["knobs"]["kv_cache"] == "bf16"
+
+    manifest = tmp_path / "service.yaml"
+    manifest.write_text(
+        MANIFEST.format(name="a", folder=eight_billion, memory="24Gi")
+        .replace("blockSize: 32", "")
+        .replace("50ms", "1s")
+    )
+    assert run(["plan", str(manifest), *device, "--quality", results]) == 0
+    text = capfd.readouterr().out
+    assert "weights none, KV cache k4v3: quality gate: passed, KL 0.0031 of at most 0.03 nats" in text
+    line = next(each for each in text.splitlines() if "quality: {" in each)
+    manifest.write_text(f"{manifest.read_text()}  tuning:\n  {line}\n")
+    (told,) = run_json(capfd, str(manifest), *device)
+    assert told["knobs"]["kv_cache"] == "k4v3"
+
+
 def test_a_comparison_with_prices(eight_billion: Path, capfd: pytest.CaptureFixture[str]) -> None:
     arguments = [
         str(eight_billion),
@@ -196,6 +235,11 @@ def test_a_repository_of_the_hub_is_read_without_its_weights(tmp_path: Path) -> 
         (["MODEL", "--compare", "l4-24g,h900"], "accelerator h900 is unknown"),
         (["MODEL", "--compare", "l4-24g", "--price", "l4-24g"], "--price l4-24g is not a price per hour"),
         (["MODEL", "--compare", "l4-24g", "--price", "x=1"], "--price x is not compared: write --compare l4-24g,x"),
+        (
+            ["MODEL", "--quality", "none.json"],
+            "--quality none.json cannot be read: write it with pagefleet",
+        ),
+        (["MODEL", "--max-kl", "-1"], "a KL limit of -1 nats is none"),
         (["./none"], "model ./none does not exist"),
         (["none.yaml"], "none.yaml: there is no such file"),
         ([""], "MODEL is empty"),

@@ -130,6 +130,39 @@ def test_the_objective_memory_takes_what_the_load_needs() -> None:
         assert value_of("--gpu-memory-utilization", make_plan(tuned("Auto", objective), SEEN)) is None
 
 
+def test_auto_chooses_what_passed_its_quality_gate_and_says_so() -> None:
+    def of(mode: str, kl_nats: float | None, **tuning: Any) -> Plan:
+        results = [] if kl_nats is None else [{"kvCache": "k4v3", "klNats": kl_nats}]
+        quality = {"model": "hf://organisation/model", "results": results}
+        one = service(
+            model={"uri": quality["model"]},
+            accelerator={"resource": "nvidia.com/gpu"},
+            tuning={"mode": mode, "quality": quality, **tuning},
+        )
+        return make_plan(one, Observed(model=EIGHT_BILLION, accelerators=L4))
+
+    passed, failed, none = (of("Auto", kl_nats) for kl_nats in (0.003, 0.3, None))
+    assert [value_of("--kv-cache-dtype", each) for each in (passed, failed, none)] == ["k4v3", None, None]
+    assert recommended(passed)["engine.kvCache.dtype"] == "k4v3"
+    plan = passed.status.plan
+    assert plan is not None
+    gate = "quality gate: passed, KL 0.003 of at most 0.03 nats"
+    assert plan.formats[1] == f"weights none, KV cache k4v3: {gate}"
+    assert f"(evidence: predicted, {gate})" in next(each for each in plan.why if each.startswith("kv-cache-dtype k4v3"))
+
+    allowed = of("Auto", None, allow={"kvCache": ["auto", "k4v3"]})
+    assert value_of("--kv-cache-dtype", allowed) == "k4v3", "who allows it gets it"
+    assert allowed.status.plan is not None
+    assert "weights none, KV cache k4v3: needs quality gate" in allowed.status.plan.formats
+    assert "quality gate: not run" in " ".join(allowed.status.plan.why)
+
+    advised = of("Recommend", 0.003)
+    assert value_of("--kv-cache-dtype", advised) is None
+    assert recommended(advised)["engine.kvCache.dtype"] == "k4v3"
+    assert advised.status.plan is not None
+    assert advised.status.plan.formats == plan.formats
+
+
 def test_a_choice_is_kept_when_the_operator_changes_and_when_nothing_is_known() -> None:
     one = tuned("Auto")
     first = make_plan(one, SEEN)

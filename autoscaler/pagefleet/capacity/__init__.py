@@ -10,6 +10,7 @@ from pagefleet.capacity.model_facts import ModelFacts
 from pagefleet.capacity.objective import Objective
 from pagefleet.capacity.plan import Alternative, CapacityPlan, Choice
 from pagefleet.capacity.planner import aim, make_plan
+from pagefleet.capacity.quality import FormatQuality, GateState, QualityGate, QualityResult
 from pagefleet.capacity.read_model import join_facts, read_model
 from pagefleet.capacity.request import Allowed, MeasuredStep, PinnedKnobs, PlanRequest
 from pagefleet.capacity.workload import Lengths, Workload
@@ -25,6 +26,8 @@ __all__ = [
     "Choice",
     "DoesNotFit",
     "EngineProfile",
+    "FormatQuality",
+    "GateState",
     "Lengths",
     "MeasuredStep",
     "ModelFacts",
@@ -32,6 +35,8 @@ __all__ = [
     "ObjectiveOutOfReach",
     "PinnedKnobs",
     "PlanRequest",
+    "QualityGate",
+    "QualityResult",
     "Workload",
     "aim",
     "find_accelerator",

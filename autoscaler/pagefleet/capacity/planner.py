@@ -2,12 +2,21 @@
 
 from dataclasses import replace
 
-from pagefleet.capacity.alternatives import MINIMUM_GAIN, Formats, allowed_formats, fixes, near_misses, rejected
+from pagefleet.capacity.alternatives import (
+    MINIMUM_GAIN,
+    Formats,
+    allowed_formats,
+    fixes,
+    near_misses,
+    quality_of,
+    rejected,
+)
 from pagefleet.capacity.candidate import Candidate, judge_most
 from pagefleet.capacity.errors import DoesNotFit, ObjectiveOutOfReach
 from pagefleet.capacity.judge import judge
 from pagefleet.capacity.objective import LATENCY_SLACK, Objective
 from pagefleet.capacity.plan import CapacityPlan
+from pagefleet.capacity.quality import GateState
 from pagefleet.capacity.reasons import explain, limit_sentence
 from pagefleet.capacity.request import PlanRequest, check_request
 from pagefleet.capacity.step_time import OBJECTIVE_SHARE
@@ -38,8 +47,9 @@ def make_plan(request: PlanRequest) -> CapacityPlan:
         service=chosen.service,
         limit=limit_sentence(request, chosen),
         replicas=None if rate is None else chosen.service.replicas_for(rate),
-        choices=explain(request, chosen),
-        rejected=rejected(chosen, judged),
+        choices=explain(request, chosen, judged),
+        formats=tuple(quality_of(request, formats) for formats in judged),
+        rejected=rejected(request, chosen, judged),
         near_misses=near_misses(request, chosen, judged),
         unavailable=chosen.unavailable,
     )
@@ -60,7 +70,9 @@ def aim(request: PlanRequest) -> PlanRequest:
 
 def _choose(request: PlanRequest, judged: dict[Formats, Candidate]) -> Candidate:
     """Return the best choice; raises DoesNotFit or ObjectiveOutOfReach when there is none."""
-    candidates = [each for each in judged.values() if not each.unavailable] or list(judged.values())
+    available = {formats: each for formats, each in judged.items() if not each.unavailable} or judged
+    has_failed = {formats: quality_of(request, formats).state is GateState.FAILED for formats in available}
+    candidates = [each for formats, each in available.items() if not has_failed[formats]] or list(available.values())
     fitting = [each for each in candidates if each.fits]
     if not fitting:
         raise _does_not_fit(request, min(candidates, key=lambda each: each.needed_bytes))

@@ -1,9 +1,13 @@
 """Why each knob has its value: one sentence with the numbers behind it."""
 
+from collections.abc import Iterable
+
+from pagefleet.capacity.alternatives import Formats, quality_of
 from pagefleet.capacity.candidate import Candidate, Load
-from pagefleet.capacity.kv_formats import KV_FORMATS, flag_word
+from pagefleet.capacity.kv_formats import KV_FORMATS, flag_word, resolve_kv_format
 from pagefleet.capacity.objective import MEMORY_MARGIN
 from pagefleet.capacity.plan import Choice
+from pagefleet.capacity.quality import GateState, is_plain
 from pagefleet.capacity.request import PlanRequest
 from pagefleet.capacity.step_time import LOAD_SHARE, OBJECTIVE_SHARE
 from pagefleet.capacity.text import bytes_text, count_text, time_text
@@ -12,25 +16,64 @@ YOURS = "you set it"
 DEFAULT = "the engine's default"
 
 
-def explain(request: PlanRequest, chosen: Candidate) -> tuple[Choice, ...]:
-    """Return the knobs of a plan with their reasons, in the order in which they are decided."""
-    knobs = chosen.knobs
+def explain(request: PlanRequest, chosen: Candidate, judged: Iterable[Formats]) -> tuple[Choice, ...]:
+    """Return the knobs of a plan with their reasons, in the order in which they are decided, from what was judged."""
+    knobs, pinned = chosen.knobs, request.pinned
+    weights, kv_cache = _offered(request, judged)
+    speed = _speed_evidence(request, chosen)
     return (
         Choice("dtype", knobs.compute_dtype, _dtype(request)),
         Choice(
-            "quantization", knobs.weights, _format(chosen, request.allowed.weights, "the checkpoint's own precision")
+            "quantization",
+            knobs.weights,
+            _format(chosen, weights, "the checkpoint's own precision"),
+            _format_evidence(request, chosen, speed if len(weights) > 1 else "", (knobs.weights, "auto")),
         ),
         Choice(
             "kv-cache-dtype",
             flag_word(knobs.kv_cache),
-            _format(chosen, request.allowed.kv_cache, "the precision of the model"),
+            _format(chosen, kv_cache, "the precision of the model"),
+            _format_evidence(request, chosen, speed if len(kv_cache) > 1 else "", ("none", knobs.kv_cache)),
         ),
         Choice("block-size", str(knobs.block_size), _block_size(request, chosen)),
         Choice("gpu-memory-utilization", f"{knobs.gpu_memory_utilization:g}", _utilization(request, chosen)),
         Choice("max-model-len", str(chosen.max_model_len), _max_model_len(request, chosen)),
-        Choice("max-num-seqs", str(knobs.max_num_seqs), _max_num_seqs(request, chosen)),
-        Choice("max-num-batched-tokens", str(knobs.max_num_batched_tokens), _chunk(request, chosen)),
+        Choice(
+            "max-num-seqs",
+            str(knobs.max_num_seqs),
+            _max_num_seqs(request, chosen),
+            speed if pinned.max_num_seqs is None else "",
+        ),
+        Choice(
+            "max-num-batched-tokens",
+            str(knobs.max_num_batched_tokens),
+            _chunk(request, chosen),
+            speed if pinned.max_num_batched_tokens is None and request.workload.itl_s is not None else "",
+        ),
     )
+
+
+def _offered(request: PlanRequest, judged: Iterable[Formats]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the weight formats and the cache formats that were compared, in the user's words where he has them."""
+    words = {resolve_kv_format(name, request.compute_dtype): name for name in request.allowed.kv_cache}
+    pairs = [(weights, words.get(name, name)) for weights, name in judged]
+    weights, kv_cache = (tuple(dict.fromkeys(names)) for names in zip(*pairs, strict=True))
+    return weights, kv_cache
+
+
+def _speed_evidence(request: PlanRequest, chosen: Candidate) -> str:
+    """Return what the choice of a knob by its speed rests on; nothing where it is no choice."""
+    if not request.chooses_knobs or chosen.step is None:
+        return ""
+    return "measured" if chosen.step.source == "measured" else "predicted"
+
+
+def _format_evidence(request: PlanRequest, chosen: Candidate, speed: str, alone: Formats) -> str:
+    """Return what a format rests on: how fast it is, and its quality gate unless it is `alone` what changes nothing."""
+    checkpoint = request.model.architecture.quantization
+    quality = quality_of(request, (chosen.knobs.weights, chosen.knobs.kv_cache))
+    changes_answers = quality.state is not GateState.PLAIN and not is_plain(*alone, checkpoint=checkpoint)
+    return ", ".join(filter(None, (speed, quality.words if changes_answers else "")))
 
 
 def _dtype(request: PlanRequest) -> str:

@@ -59,6 +59,13 @@ def plan(
     profile: Annotated[
         Path | None, typer.Option(help="Step times that `pagefleet profile --json` measured.", metavar="FILE")
     ] = None,
+    quality: Annotated[
+        Path | None,
+        typer.Option(
+            help="What `pagefleet bench quality --json` measured: formats that pass may be chosen.", metavar="FILE"
+        ),
+    ] = None,
+    max_kl: Annotated[float | None, typer.Option(help="KL in nats that passes; default 0.03.")] = None,
     compare: Annotated[str | None, typer.Option(help="Accelerators side by side: a100-80g,h100-80g.")] = None,
     price: Annotated[
         list[str] | None, typer.Option(help="Price per hour of one, such as h100-80g=2.5; repeatable.")
@@ -92,6 +99,8 @@ def plan(
         itl_ms=itl_ms,
         kv_cache_dtype=kv_cache_dtype,
         weights=weights,
+        quality=quality,
+        max_kl=max_kl,
         pinned=PinnedKnobs(
             block_size=block_size,
             gpu_memory_utilization=gpu_memory_utilization,
@@ -124,6 +133,7 @@ def _print_plans(
     from pagefleet.cli.plan.inputs import choose_accelerator
     from pagefleet.cli.plan.model_sources import read_model_facts
     from pagefleet.cli.plan.profile_file import read_profile
+    from pagefleet.cli.plan.quality_file import manifest_line
 
     measured = None
     if profile is not None:
@@ -144,6 +154,9 @@ def _print_plans(
         console = make_console()
         for subject, plan in plans:
             console.print(draw_plan(plan, subject.name if subject.is_service else plan.model))
+            if subject.uri is not None and subject.gate.results:
+                line = manifest_line(subject.gate, subject.uri)
+                typer.echo(f"The operator takes these results from spec.tuning:\n  {line}")
     if refusals:
         raise UserMistake(refusals)
 
@@ -193,4 +206,5 @@ def _request(subject: Subject, facts: ModelFacts, found: Accelerator) -> PlanReq
         objective=subject.objective,
         pinned=subject.pinned,
         allowed=subject.allowed,
+        gate=subject.gate,
     )

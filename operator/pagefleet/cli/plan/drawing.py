@@ -118,11 +118,14 @@ def _choices(plan: CapacityPlan) -> Table:
     table.add_column("Value", no_wrap=True)
     table.add_column("Why", overflow="fold")
     for choice in plan.choices:
-        table.add_row(f"--{choice.knob}", choice.value, Text(choice.reason))
+        table.add_row(f"--{choice.knob}", choice.value, Text(choice.sentence))
     return table
 
 
 def _rest(plan: CapacityPlan) -> Iterator[Text]:
+    if len(plan.formats) > 1:
+        yield Text("What may be chosen:", style="bold")
+        yield from (Text(f"  {each.sentence}") for each in plan.formats)
     yield from _alternatives("Rejected:", plan.rejected)
     yield from _alternatives("What would change the answer:", plan.near_misses)
 

@@ -14,11 +14,13 @@ from pagefleet.capacity import (
     Lengths,
     Objective,
     PinnedKnobs,
+    QualityGate,
     Workload,
     find_accelerator,
 )
 from pagefleet.cli.errors import UserMistake, require_extra
 from pagefleet.cli.plan import this_machine
+from pagefleet.cli.plan.quality_file import read_quality
 
 MANIFEST_SUFFIXES = (".yaml", ".yml")
 
@@ -29,8 +31,8 @@ class Subject:
 
     name: str
     model: str
-    is_service: bool = False
-    """From a manifest, so that its accelerator is not this machine's by default."""
+    uri: str | None = None
+    """The model in a manifest's words; None where the subject is no service."""
     revision: str | None = None
     accelerator: str | None = None
     memory_bytes: int | None = None
@@ -40,6 +42,12 @@ class Subject:
     objective: Objective = Objective.THROUGHPUT
     pinned: PinnedKnobs = field(default=PinnedKnobs())
     allowed: Allowed = field(default=Allowed())
+    gate: QualityGate = field(default=QualityGate())
+
+    @property
+    def is_service(self) -> bool:
+        """Whether it is from a manifest, so that its accelerator is not this machine's by default."""
+        return self.uri is not None
 
 
 def subjects_of(argument: str) -> list[Subject]:
@@ -57,7 +65,7 @@ def subjects_of(argument: str) -> list[Subject]:
 def _subject_of(service: InferenceService) -> Subject:
     require_extra("operator", ("pagefleet.operator",))  # an image of the engine does without
     from pagefleet.operator.plan.engine_arguments import UnsupportedSpec, locate_model
-    from pagefleet.operator.plan.plan_request import allowed_formats, objectives_of, pinned_knobs
+    from pagefleet.operator.plan.plan_request import allowed_formats, objectives_of, pinned_knobs, quality_gate
 
     spec = service.spec
     try:
@@ -67,7 +75,7 @@ def _subject_of(service: InferenceService) -> Subject:
     return Subject(
         name=service.metadata.name,
         model=model,
-        is_service=True,
+        uri=spec.model.uri,
         revision=spec.model.source.revision,
         accelerator="cpu" if spec.accelerator.resource is None else None,
         memory_bytes=spec.accelerator.memory_bytes,
@@ -76,6 +84,7 @@ def _subject_of(service: InferenceService) -> Subject:
         objective=Objective(spec.tuning.objective),
         pinned=pinned_knobs(spec.engine),
         allowed=allowed_formats(spec),
+        gate=quality_gate(spec),
     )
 
 
@@ -172,6 +181,8 @@ class Flags:
     itl_ms: float | None = None
     kv_cache_dtype: str | None = None
     weights: str | None = None
+    quality: Path | None = None
+    max_kl: float | None = None
     pinned: PinnedKnobs = field(default=PinnedKnobs())
 
 
@@ -179,11 +190,12 @@ def override(subject: Subject, flags: Flags) -> Subject:
     """Return a subject with the flags that were given; raises UserMistake or CannotPlan."""
     subject = _override_accelerator(subject, flags)
     pinned = {key: value for key, value in asdict(flags.pinned).items() if value is not None}
-    allowed: dict[str, tuple[str, ...]] = {}
+    allowed = subject.allowed
     if flags.kv_cache_dtype is not None:
-        allowed["kv_cache"] = parse_list("--kv-cache-dtype", flags.kv_cache_dtype)
+        names = parse_list("--kv-cache-dtype", flags.kv_cache_dtype)
+        allowed = replace(allowed, kv_cache=names, kv_cache_is_fixed=True)
     if flags.weights is not None:
-        allowed["weights"] = parse_list("--weights", flags.weights)
+        allowed = replace(allowed, weights=parse_list("--weights", flags.weights), weights_are_fixed=True)
     return replace(
         subject,
         revision=flags.revision or subject.revision,
@@ -191,8 +203,16 @@ def override(subject: Subject, flags: Flags) -> Subject:
         workload=_override_workload(subject.workload, flags),
         objective=subject.objective if flags.objective is None else Objective(flags.objective),
         pinned=replace(subject.pinned, **pinned),
-        allowed=replace(subject.allowed, **allowed),
+        allowed=allowed,
+        gate=_override_gate(subject, flags),
     )
+
+
+def _override_gate(subject: Subject, flags: Flags) -> QualityGate:
+    max_kl_nats = subject.gate.max_kl_nats if flags.max_kl is None else flags.max_kl
+    if flags.quality is None:
+        return replace(subject.gate, max_kl_nats=max_kl_nats)
+    return read_quality(flags.quality, model=subject.model, max_kl_nats=max_kl_nats)
 
 
 def _override_accelerator(subject: Subject, flags: Flags) -> Subject:

@@ -14,6 +14,8 @@ from pagefleet.capacity import (
     Objective,
     PinnedKnobs,
     PlanRequest,
+    QualityGate,
+    QualityResult,
     Workload,
     find_accelerator,
     pagefleet_profile,
@@ -42,7 +44,21 @@ def allowed_formats(spec: InferenceServiceSpec) -> Allowed:
     return Allowed(
         weights=tuple(map(str, allow.weights if weights is None else (weights,))),
         kv_cache=tuple(map(str, allow.kv_cache if kv_cache is None else (kv_cache,))),
+        weights_are_fixed=weights is not None,
+        kv_cache_is_fixed=kv_cache is not None,
     )
+
+
+def quality_gate(spec: InferenceServiceSpec) -> QualityGate:
+    """Return what the user tells of the quality of rounded formats."""
+    quality = spec.tuning.quality
+    if quality is None:
+        return QualityGate()
+    results = tuple(
+        QualityResult(weights=str(one.weights), kv_cache=str(one.kv_cache), kl_nats=one.kl_nats)
+        for one in quality.results
+    )
+    return QualityGate(results=results, max_kl_nats=quality.max_kl_nats)
 
 
 def objectives_of(spec: InferenceServiceSpec) -> Workload:
@@ -86,6 +102,7 @@ def make_request(spec: InferenceServiceSpec, model: ModelFacts, accelerator: Acc
         objective=Objective(spec.tuning.objective),
         pinned=pinned_knobs(spec.engine),
         allowed=allowed_formats(spec),
+        gate=quality_gate(spec),
     )
 
 
@@ -98,6 +115,8 @@ def as_started(request: PlanRequest, spec: InferenceServiceSpec) -> PlanRequest:
         allowed=Allowed(
             weights=(str(spec.engine.weights.quantization or WeightQuantization.NONE),),
             kv_cache=(str(spec.engine.kv_cache.dtype or KvCacheDtype.AUTO),),
+            weights_are_fixed=True,
+            kv_cache_is_fixed=True,
         ),
     )
 

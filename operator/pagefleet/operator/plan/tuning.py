@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from pagefleet.api.v1alpha1 import InferenceService, InferenceServiceSpec, TuningMode, TuningObjective, TuningStatus
-from pagefleet.capacity import CannotPlan, CapacityPlan, DoesNotFit, PlanRequest, aim
+from pagefleet.capacity import CannotPlan, CapacityPlan, DoesNotFit, FormatQuality, PlanRequest, aim
+from pagefleet.capacity.quality import is_plain_cache
 from pagefleet.capacity.text import bytes_text, time_text
 from pagefleet.operator.plan.cached_plan import plan_capacity
 from pagefleet.operator.plan.observed import Observed, RevisionRecord
@@ -34,6 +35,8 @@ class Tuning:
     status: TuningStatus | None = None
     plan: CapacityPlan | None = None
     """The plan that the knobs are from, or that now would be chosen."""
+    formats: tuple[FormatQuality, ...] = ()
+    """What may be chosen of weights and caches; empty where nothing is chosen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,15 +66,16 @@ def tune(
     proposal = None if mode is TuningMode.OFF else _proposal_for(service, kept, observed, settings)
     if proposal is None:
         return Tuning(kept)
+    best, formats = proposal.plan, proposal.plan.formats
     if mode is TuningMode.RECOMMEND:
-        return Tuning(kept, _told(proposal, proposal.knobs if proposal.gain >= LEAST_GAIN else NO_KNOBS))
+        told = _told(proposal, proposal.knobs if proposal.gain >= LEAST_GAIN else NO_KNOBS)
+        return Tuning(kept, told, formats=formats)
     if pinned is None or _may_choose_again(pinned, proposal, settings, now):
-        return Tuning(proposal.knobs, _told(proposal, proposal.knobs, is_applied=True), proposal.plan)
+        return Tuning(proposal.knobs, _told(proposal, proposal.knobs, is_applied=True), best, formats)
     if proposal.gain < LEAST_GAIN:
-        return Tuning(
-            kept, TuningStatus(recommended=kept.as_fields() or None, applied=True, message=_KEPT), proposal.plan
-        )
-    return Tuning(kept, _told(proposal, proposal.knobs), proposal.plan)
+        told = TuningStatus(recommended=kept.as_fields() or None, applied=True, message=_KEPT)
+        return Tuning(kept, told, best, formats)
+    return Tuning(kept, _told(proposal, proposal.knobs), best, formats)
 
 
 _KEPT = "replicas keep the knobs that were chosen for this spec: others would gain less than 10 %"
@@ -126,7 +130,8 @@ def _knobs_of(spec: InferenceServiceSpec, plan: CapacityPlan) -> TunedKnobs:
     engine, knobs = spec.engine, plan.knobs
     allowed = spec.tuning.allow
     weights = knobs.weights if engine.weights.quantization is None and knobs.weights != "none" else None
-    chosen = engine.kv_cache.dtype is None and knobs.kv_cache in map(str, allowed.kv_cache)
+    is_named = knobs.kv_cache in map(str, allowed.kv_cache) or not is_plain_cache(knobs.kv_cache)
+    chosen = engine.kv_cache.dtype is None and is_named
     takes_share = spec.tuning.objective is TuningObjective.MEMORY and engine.gpu_memory_utilization is None
     return TunedKnobs(
         block_size=knobs.block_size if engine.block_size is None else None,
