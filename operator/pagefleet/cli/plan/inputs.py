@@ -59,10 +59,11 @@ def subjects_of(argument: str) -> list[Subject]:
         raise UserMistake([str(error) for error in manifests.errors])
     if not manifests.services:
         raise UserMistake(f"{argument}: there is no InferenceService in it")
-    return [_subject_of(loaded.service) for loaded in manifests.services]
+    return [subject_of(loaded.service) for loaded in manifests.services]
 
 
-def _subject_of(service: InferenceService) -> Subject:
+def subject_of(service: InferenceService) -> Subject:
+    """Return what a service asks for; raises UserMistake."""
     require_extra("operator", ("pagefleet.operator",))  # an image of the engine does without
     from pagefleet.operator.plan.engine_arguments import UnsupportedSpec, locate_model
     from pagefleet.operator.plan.plan_request import allowed_formats, objectives_of, pinned_knobs, quality_gate

@@ -8,6 +8,7 @@ from pagefleet.api.v1alpha1 import InferenceService, KvCacheDtype, PlanFootprint
 from pagefleet.capacity import CapacityPlan, Choice
 from pagefleet.operator.plan.observed import Observed
 from pagefleet.operator.plan.revision import Revision
+from pagefleet.operator.plan.tuned_knobs import TunedKnobs
 from pagefleet.operator.plan.tuning import Tuning
 from pagefleet.operator.plan.verdict import Verdict
 
@@ -111,10 +112,15 @@ def _planned(service: InferenceService, plan: CapacityPlan, tuning: Tuning) -> d
     }
 
 
+def chosen_flags(knobs: TunedKnobs) -> set[str]:
+    """Return the knobs that the planner has chosen, as a plan names them."""
+    return {flag for flag, name in _TUNED.items() if getattr(knobs, name) is not None}
+
+
 def _why(plan: CapacityPlan, tuning: Tuning) -> tuple[str, ...]:
     """Return a sentence for each knob; those that were chosen earlier stand in the plan like the user's."""
     missing = f"not in this engine yet: {', '.join(plan.unavailable)}" if plan.unavailable else ""
-    chosen = {flag for flag, name in _TUNED.items() if getattr(tuning.knobs, name) is not None}
+    chosen = chosen_flags(tuning.knobs)
     reasons = {(one.knob, one.value): one.sentence for one in tuning.plan.choices} if tuning.plan is not None else {}
 
     def reason(choice: Choice) -> str:
