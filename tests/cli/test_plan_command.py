@@ -150,6 +150,20 @@ def test_quality_results_bring_formats_to_a_plan_and_to_a_manifest(
     assert told["knobs"]["kv_cache"] == "k4v3"
 
 
+def test_a_profile_brings_the_accelerator_that_it_measured(
+    eight_billion: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    terms = {"base_s": 0.01, "prefill_token_s": 1e-5, "kv_token_s": 1e-9, "sequence_s": 1e-5}
+    measured = {"fit": terms, "dtype": "bfloat16", "weights": "none", "kv_cache": "bf16", "machine": None}
+    profile = tmp_path / "profile.json"
+    profile.write_text(json.dumps({**measured, "device": "cuda", "memory_bytes": 40 * 2**30}))
+    (document,) = run_json(capfd, str(eight_billion), "--profile", str(profile))
+    assert (document["accelerator"], document["predicted"]["memory_bytes"]) == ("gpu", 40 * 2**30)
+    assert {one["evidence"] for one in document["choices"]} == {"", "measured"}
+    (document,) = run_json(capfd, str(eight_billion), "--profile", str(profile), "--memory", "24GiB")
+    assert document["predicted"]["memory_bytes"] == 24 * 2**30
+
+
 def test_a_comparison_with_prices(eight_billion: Path, capfd: pytest.CaptureFixture[str]) -> None:
     arguments = [
         str(eight_billion),

@@ -130,7 +130,7 @@ def _print_plans(
     from pagefleet.capacity import CannotPlan, make_plan
     from pagefleet.cli.plan.document import plan_document
     from pagefleet.cli.plan.drawing import draw_plan, make_console
-    from pagefleet.cli.plan.inputs import choose_accelerator
+    from pagefleet.cli.plan.inputs import choose_accelerator, on_measured
     from pagefleet.cli.plan.model_sources import read_model_facts
     from pagefleet.cli.plan.profile_file import read_profile
     from pagefleet.cli.plan.quality_file import manifest_line
@@ -139,6 +139,7 @@ def _print_plans(
     if profile is not None:
         read = read_profile(profile)
         measured = read.measured
+        subjects = [on_measured(subject, device=read.device, memory_bytes=read.memory_bytes) for subject in subjects]
         bandwidth_gb_per_s, tflops = bandwidth_gb_per_s or read.bandwidth_gb_per_s, tflops or read.tflops
     plans, refusals = [], []
     for subject in subjects:

@@ -89,6 +89,13 @@ def subject_of(service: InferenceService) -> Subject:
     )
 
 
+def on_measured(subject: Subject, *, device: str | None, memory_bytes: int | None) -> Subject:
+    """Return a subject on the accelerator that a profile measured, where nothing names another."""
+    if subject.accelerator is not None or subject.memory_bytes is not None or memory_bytes is None:
+        return subject
+    return replace(subject, accelerator="cpu" if device == "cpu" else None, memory_bytes=memory_bytes)
+
+
 def choose_accelerator(
     subject: Subject, *, bandwidth_gb_per_s: float | None = None, tflops: float | None = None
 ) -> Accelerator:
