@@ -111,10 +111,11 @@ def test_the_objective_memory_of_a_flag_or_a_manifest(
     assert "a on h100-80g with 79.2 GiB, for memory" in capfd.readouterr().out
 
 
-def quality_file(path: Path, model: str, *choices: tuple[str, list[str], str, float]) -> str:
+def quality_file(path: Path, model: str, *choices: tuple[str, list[str], str, float], window: int = 512) -> str:
     """Write what `pagefleet bench quality --json` writes, as far as a plan reads it."""
     names = ("weights", "ignored", "kv_cache_dtype", "kl_nats")
-    path.write_text(json.dumps({"model": model, "choices": [dict(zip(names, each, strict=True)) for each in choices]}))
+    listed = [dict(zip(names, each, strict=True)) for each in choices]
+    path.write_text(json.dumps({"model": model, "window_tokens": window, "choices": listed}))
     return str(path)
 
 
@@ -148,6 +149,24 @@ def test_quality_results_bring_formats_to_a_plan_and_to_a_manifest(
     manifest.write_text(f"{manifest.read_text()}  tuning:\n  {line}\n")
     (told,) = run_json(capfd, str(manifest), *device)
     assert told["knobs"]["kv_cache"] == "k4v3"
+
+
+def test_quality_results_that_say_nothing_of_a_plan_are_refused(
+    eight_billion: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    packed, rounded = ("none", [], "k4v3", 0.0), ("int8", ["lm_head"], "auto", 0.01)
+    for model, choice, window, sentence in (
+        ("Qwen3-0.6B", rounded, 512, f"is of Qwen3-0.6B, and the plan of {eight_billion}: write it with"),
+        ("Llama-3.1-8B", packed, 128, "has windows of 128 tokens, of which packed KV caches round next to nothing"),
+        ("Llama-3.1-8B", rounded, 128, ""),
+    ):
+        results = quality_file(tmp_path / "quality.json", model, choice, window=window)
+        arguments = [str(eight_billion), "--memory", "24GiB", "--quality", results]
+        assert run(["plan", *arguments]) == (2 if sentence else 0)
+        assert sentence in capfd.readouterr().err
+    (tmp_path / "quality.json").write_text("{}")
+    assert run(["plan", *arguments]) == 2
+    assert "holds no quality results: write it with pagefleet bench quality" in capfd.readouterr().err
 
 
 def test_a_profile_brings_the_accelerator_that_it_measured(

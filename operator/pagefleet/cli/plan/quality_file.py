@@ -13,6 +13,9 @@ from pagefleet.cli.plan.safetensors_headers import read_json
 USUAL_RECIPE = ["lm_head"]
 """What the engine leaves alone of rounded weights: results of other recipes are about another model."""
 
+LEAST_WINDOW_TOKENS = 512
+"""A packed cache keeps a sequence's first 64 tokens and its last block as computed, so short windows round nothing."""
+
 
 def read_quality(path: Path, *, model: str, max_kl_nats: float) -> QualityGate:
     """Read the results of a model with the limit to hold them to; raises UserMistake."""
@@ -21,11 +24,20 @@ def read_quality(path: Path, *, model: str, max_kl_nats: float) -> QualityGate:
     except UserMistake:
         raise UserMistake(f"--quality {path} cannot be read: {_write_it(model)}") from None
     try:
-        measured, results = str(document["model"]), _results(document["choices"])
+        measured, window, results = (
+            str(document["model"]),
+            int(document["window_tokens"]),
+            _results(document["choices"]),
+        )
     except (KeyError, TypeError, ValueError, AttributeError):
         raise UserMistake(f"--quality {path} holds no quality results: {_write_it(model)}") from None
     if Path(measured).name != Path(model).name:  # a folder may lie elsewhere where it was measured
         raise UserMistake(f"--quality {path} is of {measured}, and the plan of {model}: {_write_it(model)}")
+    if window < LEAST_WINDOW_TOKENS and not all(is_plain_cache(one.kv_cache) for one in results):
+        raise UserMistake(
+            f"--quality {path} has windows of {window} tokens, of which packed KV caches round next to nothing: "
+            f"measure with --window {LEAST_WINDOW_TOKENS} or more"
+        )
     return QualityGate(results=results, max_kl_nats=max_kl_nats)
 
 
