@@ -154,7 +154,8 @@ def test_quality_results_bring_formats_to_a_plan_and_to_a_manifest(
 def test_quality_results_that_say_nothing_of_a_plan_are_refused(
     eight_billion: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    packed, rounded = ("none", [], "k4v3", 0.0), ("int8", ["lm_head"], "auto", 0.01)
+    packed: tuple[str, list[str], str, float] = ("none", [], "k4v3", 0.0)
+    rounded: tuple[str, list[str], str, float] = ("int8", ["lm_head"], "auto", 0.01)
     for model, choice, window, sentence in (
         ("Qwen3-0.6B", rounded, 512, f"is of Qwen3-0.6B, and the plan of {eight_billion}: write it with"),
         ("Llama-3.1-8B", packed, 128, "has windows of 128 tokens, of which packed KV caches round next to nothing"),
