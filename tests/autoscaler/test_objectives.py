@@ -52,7 +52,8 @@ def test_the_least_memory_serves_the_load_as_most_does(
     assert least.knobs.gpu_memory_utilization <= most.knobs.gpu_memory_utilization
     assert least.max_model_len >= most.max_model_len, "no sequence is refused to save memory"
     assert least.kv_tokens >= least.max_model_len
-    assert least.replicas == most.replicas
+    # A shorter step leaves more to the cache, which may spare a replica.
+    assert (least.replicas or 0) <= (most.replicas or 0)
     if "rate_per_s" in workload:
         assert least.replicas is not None
         assert (least.service.requests_per_s or 0) * 0.85 * least.replicas >= workload["rate_per_s"] * (1 - 1e-9)
