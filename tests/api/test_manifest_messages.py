@@ -11,7 +11,7 @@ from tests.api.manifests import HEAD, errors, manifest
         ("  engine: {block_size: 32}", "spec.engine.block_size: unknown field; did you mean blockSize?"),
         ("  blockSize: 32", "spec.blockSize: unknown field; did you mean spec.engine.blockSize?"),
         ("  engin: {}", "spec.engin: unknown field; did you mean engine?"),
-        ("  tuning: {zebra: 1}", "spec.tuning.zebra: unknown field; known here: allow, mode, objective"),
+        ("  tuning: {zebra: 1}", "spec.tuning.zebra: unknown field; known here: allow, mode, objective, quality"),
         (
             "  template: {nodeSelector: {}}",
             "spec.template.nodeSelector: unknown field; did you mean spec.template.spec.nodeSelector?",

@@ -190,6 +190,19 @@ def test_lengths_of_a_histogram_decide_the_longest_sequence() -> None:
     assert make_plan(replace(asked, workload=workload)).max_model_len == 1200
 
 
+def test_a_histogram_counts_the_steps_and_contexts_that_its_mean_hides() -> None:
+    lengths = Lengths.of_histogram({100: 3, 4100: 1})
+    hidden, told = (replace(request().workload, prompt_tokens=each) for each in (Lengths(1100), lengths))
+    assert (hidden.prefill_steps(2048), told.prefill_steps(2048)) == (1, (3 * 1 + 1 * 3) / 4)
+    assert told.mean_context == hidden.mean_context
+    # Of sequences that decode at one moment, 41 of 44 are long: 100 and 3 * 100 against 4100 tokens.
+    outputs = replace(hidden, output_tokens=lengths)
+    assert outputs.mean_context == pytest.approx(1100 + (3 * 100 * 50 + 4100 * 2050) / (3 * 100 + 4100))
+    made = [make_plan(replace(request(workload={"ttft_s": 0.2}), workload=each)) for each in (hidden, told)]
+    assert (made[0].service.ttft_s or 0) < (made[1].service.ttft_s or 0)
+    assert made[0].service.prefill_share == made[1].service.prefill_share
+
+
 def test_replicas_and_cost_follow_from_the_service_rate() -> None:
     made = plan(workload={"rate_per_s": 100.0, "itl_s": 0.03})
     rate = made.service.requests_per_s or 0

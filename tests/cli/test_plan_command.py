@@ -79,6 +79,111 @@ def test_a_manifest_brings_accelerator_objectives_and_knobs(
     assert "KV memory would hold" in capfd.readouterr().out  # the manifest's objective limits, now that speed is known
 
 
+def test_histograms_of_lengths_decide_the_longest_sequence(
+    eight_billion: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    arguments = [str(eight_billion), "--accelerator", "h100-80g", "--output-tokens", "128:9,512:1"]
+    (document,) = run_json(capfd, *arguments, "--prompt-tokens", "512:0.5,2048:0.4,8192:0.1")
+    assert document["max_model_len"] == 8192 + 512
+    assert 0 < document["service"]["prefill_share"] < 1
+    (document,) = run_json(capfd, *arguments, "--prompt-tokens", "1894.4")
+    assert document["max_model_len"] == 131_072
+
+
+def test_the_objective_memory_of_a_flag_or_a_manifest(
+    eight_billion: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    manifest = tmp_path / "services.yaml"
+    manifest.write_text(
+        MANIFEST.format(name="a", folder=eight_billion, memory="80Gi") + "  tuning: {objective: memory}\n"
+    )
+    load = ["--rate", "2", "--max-model-len", "8192", "--accelerator", "h100-80g"]
+    (told,) = run_json(capfd, str(manifest), *load)
+    (asked,) = run_json(
+        capfd, str(eight_billion), *load, "--objective", "memory", "--itl-ms", "50", "--block-size", "32"
+    )
+    assert told["objective"] == asked["objective"] == "memory"
+    assert told["knobs"] == asked["knobs"]
+    assert told["knobs"]["gpu_memory_utilization"] < 0.3
+    (most,) = run_json(capfd, str(manifest), *load, "--objective", "throughput")
+    assert most["knobs"]["gpu_memory_utilization"] == 0.9
+    assert run(["plan", str(manifest), *load]) == 0
+    assert "a on h100-80g with 79.2 GiB, for memory" in capfd.readouterr().out
+
+
+def quality_file(path: Path, model: str, *choices: tuple[str, list[str], str, float], window: int = 512) -> str:
+    """Write what `pagefleet bench quality --json` writes, as far as a plan reads it."""
+    names = ("weights", "ignored", "kv_cache_dtype", "kl_nats")
+    listed = [dict(zip(names, each, strict=True)) for each in choices]
+    path.write_text(json.dumps({"model": model, "window_tokens": window, "choices": listed}))
+    return str(path)
+
+
+def test_quality_results_bring_formats_to_a_plan_and_to_a_manifest(
+    eight_billion: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    results = quality_file(
+        tmp_path / "quality.json",
+        "elsewhere/Llama-3.1-8B",
+        ("none", [], "bfloat16", 0.0),
+        ("none", [], "k4v3", 0.0031),
+        ("int8", ["lm_head", "down_proj"], "auto", 0.009),
+    )
+    device = ["--accelerator", "l4-24g"]
+    (document,) = run_json(capfd, str(eight_billion), *device, "--quality", results)
+    assert document["knobs"]["kv_cache"] == "k4v3"
+    assert [each["state"] for each in document["formats"]] == ["plain", "passed"], "another recipe is another model"
+    (strict,) = run_json(capfd, str(eight_billion), *device, "--quality", results, "--max-kl", "0.001")
+    assert strict["knobs"]["kv_cache"] == "bf16"
+
+    manifest = tmp_path / "service.yaml"
+    manifest.write_text(
+        MANIFEST.format(name="a", folder=eight_billion, memory="24Gi")
+        .replace("blockSize: 32", "")
+        .replace("50ms", "1s")
+    )
+    assert run(["plan", str(manifest), *device, "--quality", results]) == 0
+    text = capfd.readouterr().out
+    assert "weights none, KV cache k4v3: quality gate: passed, KL 0.0031 of at most 0.03 nats" in text
+    line = next(each for each in text.splitlines() if "quality: {" in each)
+    manifest.write_text(f"{manifest.read_text()}  tuning:\n  {line}\n")
+    (told,) = run_json(capfd, str(manifest), *device)
+    assert told["knobs"]["kv_cache"] == "k4v3"
+
+
+def test_quality_results_that_say_nothing_of_a_plan_are_refused(
+    eight_billion: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    packed: tuple[str, list[str], str, float] = ("none", [], "k4v3", 0.0)
+    rounded: tuple[str, list[str], str, float] = ("int8", ["lm_head"], "auto", 0.01)
+    for model, choice, window, sentence in (
+        ("Qwen3-0.6B", rounded, 512, f"is of Qwen3-0.6B, and the plan of {eight_billion}: write it with"),
+        ("Llama-3.1-8B", packed, 128, "has windows of 128 tokens, of which packed KV caches round next to nothing"),
+        ("Llama-3.1-8B", rounded, 128, ""),
+    ):
+        results = quality_file(tmp_path / "quality.json", model, choice, window=window)
+        arguments = [str(eight_billion), "--memory", "24GiB", "--quality", results]
+        assert run(["plan", *arguments]) == (2 if sentence else 0)
+        assert sentence in capfd.readouterr().err
+    (tmp_path / "quality.json").write_text("{}")
+    assert run(["plan", *arguments]) == 2
+    assert "holds no quality results: write it with pagefleet bench quality" in capfd.readouterr().err
+
+
+def test_a_profile_brings_the_accelerator_that_it_measured(
+    eight_billion: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    terms = {"base_s": 0.01, "prefill_token_s": 1e-5, "kv_token_s": 1e-9, "sequence_s": 1e-5}
+    measured = {"fit": terms, "dtype": "bfloat16", "weights": "none", "kv_cache": "bf16", "machine": None}
+    profile = tmp_path / "profile.json"
+    profile.write_text(json.dumps({**measured, "device": "cuda", "memory_bytes": 40 * 2**30}))
+    (document,) = run_json(capfd, str(eight_billion), "--profile", str(profile))
+    assert (document["accelerator"], document["predicted"]["memory_bytes"]) == ("gpu", 40 * 2**30)
+    assert {one["evidence"] for one in document["choices"]} == {"", "measured"}
+    (document,) = run_json(capfd, str(eight_billion), "--profile", str(profile), "--memory", "24GiB")
+    assert document["predicted"]["memory_bytes"] == 24 * 2**30
+
+
 def test_a_comparison_with_prices(eight_billion: Path, capfd: pytest.CaptureFixture[str]) -> None:
     arguments = [
         str(eight_billion),
@@ -148,6 +253,14 @@ def test_a_repository_of_the_hub_is_read_without_its_weights(tmp_path: Path) -> 
         (["MODEL", "--memory", "lots"], "--memory: 'lots' is not an amount of memory"),
         (["MODEL", "--memory", "10GiB"], "does not fit gpu: weights 15.0 GiB"),
         (["MODEL", "--memory", "24GiB", "--kv-cache-dtype", ","], "--kv-cache-dtype names nothing"),
+        (
+            ["MODEL", "--prompt-tokens", "short"],
+            "--prompt-tokens short is neither a mean such as 512 nor a histogram such as 512:0.9,8192:0.1",
+        ),
+        (["MODEL", "--prompt-tokens", "1:2:3"], "--prompt-tokens 1:2:3 is neither a mean"),
+        (["MODEL", "--output-tokens", "8:1,8:2"], "--output-tokens 8:1,8:2 names a length twice"),
+        (["MODEL", "--output-tokens", "8:nan"], "the histogram {8: nan} counts no requests"),
+        (["MODEL", "--output-tokens", "-8"], "output tokens of -8 cannot be planned for"),
         (["MODEL", "--price", "x=1"], "--price belongs to --compare"),
         (
             ["MODEL", "--compare", "l4-24g", "--memory", "8GiB"],
@@ -156,6 +269,11 @@ def test_a_repository_of_the_hub_is_read_without_its_weights(tmp_path: Path) -> 
         (["MODEL", "--compare", "l4-24g,h900"], "accelerator h900 is unknown"),
         (["MODEL", "--compare", "l4-24g", "--price", "l4-24g"], "--price l4-24g is not a price per hour"),
         (["MODEL", "--compare", "l4-24g", "--price", "x=1"], "--price x is not compared: write --compare l4-24g,x"),
+        (
+            ["MODEL", "--quality", "none.json"],
+            "--quality none.json cannot be read: write it with pagefleet",
+        ),
+        (["MODEL", "--max-kl", "-1"], "a KL limit of -1 nats is none"),
         (["./none"], "model ./none does not exist"),
         (["none.yaml"], "none.yaml: there is no such file"),
         ([""], "MODEL is empty"),

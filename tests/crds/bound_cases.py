@@ -15,6 +15,7 @@ _BESIDE: dict[str, dict[str, Any]] = {
     "spec.model": {"uri": "hf://a/b"},
     "spec.model.tokenSecret": {"name": "x"},
     "spec.engine.speculative": {"method": "ngram"},
+    "spec.tuning.quality": {"model": "hf://a/b"},
     "spec.engine.speculative.model": {"uri": "hf://a/b"},
     "spec.engine.speculative.model.tokenSecret": {"name": "x"},
 }

@@ -111,6 +111,12 @@ _SPECS = [
         "  engine: {parallelism: {tensor: 4}}",
     ),
     (
+        "spec",
+        "tuning.quality is of hf://a/c, but model.uri is hf://a/b; measure that model, or remove tuning.quality",
+        "  tuning: {quality: {model: 'hf://a/c'}}",
+        "  tuning: {quality: {model: 'hf://a/b', results: [{weights: int8, klNats: 0.02}]}}",
+    ),
+    (
         "spec.autoscaling",
         "minReplicas is 3, more than maxReplicas 2; write maxReplicas: 3 or more",
         "  autoscaling: {minReplicas: 3, maxReplicas: 2}",

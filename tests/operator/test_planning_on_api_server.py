@@ -143,6 +143,26 @@ def test_auto_chooses_what_makes_a_model_fit_and_keeps_it(
         assert [one["metadata"]["uid"] for one in team.objects(PODS)] == [pod["metadata"]["uid"]]
 
 
+def test_the_least_memory_and_what_was_measured_of_formats_are_told(team: Team, operator: OperatorProcess) -> None:
+    uri = "hf://organisation/tiny"
+    quality = {"model": uri, "results": [{"kvCache": "int8", "klNats": 0.001}, {"kvCache": "k4v3", "klNats": 0.3}]}
+    allow = {"kvCache": ["auto", "int4", "k4v3"]}
+    tuning = {"mode": "Auto", "objective": "memory", "allow": allow, "quality": quality}
+    team.apply(uri=uri, accelerator=gpu("4Gi"), tuning=tuning)
+    status = team.wait_ready(timeout_s=40)
+    (pod,) = team.objects(PODS)
+    arguments = pod["spec"]["containers"][0]["args"]
+    share = arguments[arguments.index("--gpu-memory-utilization") + 1]
+    assert float(share) == status["plan"]["gpuMemoryUtilization"] < 0.5
+    assert status["tuning"]["recommended"]["engine.gpuMemoryUtilization"] == share
+    assert status["plan"]["formats"] == [
+        "weights none, KV cache bf16: plain, needs no quality gate",
+        "weights none, KV cache int8: quality gate: passed, KL 0.001 of at most 0.03 nats",
+        "weights none, KV cache int4: needs quality gate",
+        "weights none, KV cache k4v3: quality gate: failed, KL 0.3 above 0.03 nats",
+    ]
+
+
 def test_a_model_that_the_hub_does_not_have_is_started_without_a_plan(team: Team, operator: OperatorProcess) -> None:
     team.apply(uri="hf://organisation/unknown")
     status = team.wait_ready(timeout_s=30)

@@ -1,5 +1,6 @@
 """Knobs that the user left out: recommended, or chosen once and kept."""
 
+import re
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -106,6 +107,62 @@ def test_objectives_and_accelerators_get_configurations_of_their_own() -> None:
     assert fast.startswith("the longest step is expected to take ")
 
 
+def test_the_objective_memory_takes_what_the_load_needs() -> None:
+    engine = {"maxModelLen": 8192, "maxNumSeqs": 16}
+    result = make_plan(tuned("Auto", "memory", engine=engine), SEEN)
+    share = value_of("--gpu-memory-utilization", result)
+    assert share is not None
+    assert 0.2 < float(share) < 0.35
+    assert recommended(result)["engine.gpuMemoryUtilization"] == share
+    assert re.fullmatch(
+        r"[\d.]+ GiB are expected to serve the load, now [\d.]+ GiB are taken \(predicted .*\)",
+        told(result).message or "",
+    )
+    plan = result.status.plan
+    assert plan is not None
+    assert plan.gpu_memory_utilization == float(share)
+    assert "the least that holds the load" in " ".join(plan.why)
+    settled = make_plan(tuned("Auto", "memory", engine=engine), running(tuned("Auto", "memory"), result))
+    assert revision_of(settled) == revision_of(result)
+    pinned = make_plan(tuned("Auto", "memory", engine={**engine, "gpuMemoryUtilization": 0.5}), SEEN)
+    assert value_of("--gpu-memory-utilization", pinned) == "0.5"
+    for objective in ("throughput", "latency"):
+        assert value_of("--gpu-memory-utilization", make_plan(tuned("Auto", objective), SEEN)) is None
+
+
+def test_auto_chooses_what_passed_its_quality_gate_and_says_so() -> None:
+    def of(mode: str, kl_nats: float | None, **tuning: Any) -> Plan:
+        results = [] if kl_nats is None else [{"kvCache": "k4v3", "klNats": kl_nats}]
+        quality = {"model": "hf://organisation/model", "results": results}
+        one = service(
+            model={"uri": quality["model"]},
+            accelerator={"resource": "nvidia.com/gpu"},
+            tuning={"mode": mode, "quality": quality, **tuning},
+        )
+        return make_plan(one, Observed(model=EIGHT_BILLION, accelerators=L4))
+
+    passed, failed, none = (of("Auto", kl_nats) for kl_nats in (0.003, 0.3, None))
+    assert [value_of("--kv-cache-dtype", each) for each in (passed, failed, none)] == ["k4v3", None, None]
+    assert recommended(passed)["engine.kvCache.dtype"] == "k4v3"
+    plan = passed.status.plan
+    assert plan is not None
+    gate = "quality gate: passed, KL 0.003 of at most 0.03 nats"
+    assert plan.formats[1] == f"weights none, KV cache k4v3: {gate}"
+    assert f"(evidence: predicted, {gate})" in next(each for each in plan.why if each.startswith("kv-cache-dtype k4v3"))
+
+    allowed = of("Auto", None, allow={"kvCache": ["auto", "k4v3"]})
+    assert value_of("--kv-cache-dtype", allowed) == "k4v3", "who allows it gets it"
+    assert allowed.status.plan is not None
+    assert "weights none, KV cache k4v3: needs quality gate" in allowed.status.plan.formats
+    assert "quality gate: not run" in " ".join(allowed.status.plan.why)
+
+    advised = of("Recommend", 0.003)
+    assert value_of("--kv-cache-dtype", advised) is None
+    assert recommended(advised)["engine.kvCache.dtype"] == "k4v3"
+    assert advised.status.plan is not None
+    assert advised.status.plan.formats == plan.formats
+
+
 def test_a_choice_is_kept_when_the_operator_changes_and_when_nothing_is_known() -> None:
     one = tuned("Auto")
     first = make_plan(one, SEEN)
@@ -163,10 +220,11 @@ def test_without_facts_nothing_is_recommended() -> None:
         assert make_plan(tuned("Recommend"), Observed(model=knowledge, accelerators=H100)).status.tuning is None
 
 
-@pytest.mark.parametrize("knobs", [NO_KNOBS, TunedKnobs(16, 8, 512, "int8", "bf16")])
+@pytest.mark.parametrize("knobs", [NO_KNOBS, TunedKnobs(16, 8, 512, "int8", "bf16", 0.4)])
 def test_knobs_survive_their_store(knobs: TunedKnobs) -> None:
     assert TunedKnobs.from_json({**knobs.to_json(), "later": 1}) == knobs
     engine = with_knobs(service(), knobs).spec.engine
+    assert engine.gpu_memory_utilization == knobs.gpu_memory_utilization
     assert (engine.max_num_seqs, engine.weights.quantization, engine.kv_cache.dtype) == (
         knobs.max_num_seqs,
         knobs.weights,

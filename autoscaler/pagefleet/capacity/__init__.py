@@ -7,8 +7,10 @@ from pagefleet.capacity.accelerators import ACCELERATORS, PRODUCTS, Accelerator,
 from pagefleet.capacity.engine_profile import EngineProfile, pagefleet_profile
 from pagefleet.capacity.errors import CannotPlan, DoesNotFit, ObjectiveOutOfReach
 from pagefleet.capacity.model_facts import ModelFacts
+from pagefleet.capacity.objective import Objective
 from pagefleet.capacity.plan import Alternative, CapacityPlan, Choice
-from pagefleet.capacity.planner import make_plan
+from pagefleet.capacity.planner import aim, make_plan
+from pagefleet.capacity.quality import FormatQuality, GateState, QualityGate, QualityResult
 from pagefleet.capacity.read_model import join_facts, read_model
 from pagefleet.capacity.request import Allowed, MeasuredStep, PinnedKnobs, PlanRequest
 from pagefleet.capacity.workload import Lengths, Workload
@@ -24,13 +26,19 @@ __all__ = [
     "Choice",
     "DoesNotFit",
     "EngineProfile",
+    "FormatQuality",
+    "GateState",
     "Lengths",
     "MeasuredStep",
     "ModelFacts",
+    "Objective",
     "ObjectiveOutOfReach",
     "PinnedKnobs",
     "PlanRequest",
+    "QualityGate",
+    "QualityResult",
     "Workload",
+    "aim",
     "find_accelerator",
     "join_facts",
     "make_plan",

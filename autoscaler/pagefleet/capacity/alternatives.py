@@ -3,10 +3,12 @@
 from dataclasses import replace
 
 from pagefleet.capacity.accelerators import ACCELERATORS, GIB
-from pagefleet.capacity.candidate import Candidate, judge
+from pagefleet.capacity.candidate import Candidate
 from pagefleet.capacity.errors import CannotPlan
-from pagefleet.capacity.kv_formats import KV_FORMATS, check_block_size, resolve_kv_format
+from pagefleet.capacity.judge import judge
+from pagefleet.capacity.kv_formats import AUTO, KV_FORMATS, check_block_size, resolve_kv_format
 from pagefleet.capacity.plan import Alternative
+from pagefleet.capacity.quality import FormatQuality, GateState, is_plain_cache
 from pagefleet.capacity.request import Allowed, PlanRequest
 from pagefleet.capacity.text import bytes_text, count_text
 from pagefleet.capacity.weight_formats import WEIGHT_FORMATS
@@ -22,14 +24,28 @@ Formats = tuple[str, str]
 
 
 def allowed_formats(request: PlanRequest) -> list[Formats]:
-    """Return what may be chosen, the most accurate first."""
-    kv_cache = {resolve_kv_format(name, request.compute_dtype) for name in request.allowed.kv_cache}
-    return [
-        (weights, name)
-        for weights in WEIGHT_FORMATS
-        for name in KV_FORMATS
-        if weights in request.allowed.weights and name in kv_cache
-    ]
+    """Return what may be chosen, the most accurate first: what the user allows, and what has passed its gate."""
+    allowed = request.allowed
+    plain = resolve_kv_format(AUTO, request.compute_dtype)
+    kv_cache = {resolve_kv_format(name, request.compute_dtype) for name in allowed.kv_cache}
+
+    def may_be_chosen(weights: str, name: str) -> bool:
+        is_named = weights in allowed.weights, name in kv_cache
+        if all(is_named):
+            return True
+        if (allowed.weights_are_fixed and not is_named[0]) or (allowed.kv_cache_is_fixed and not is_named[1]):
+            return False
+        # Of the plain caches, a result of rounded weights brings the usual one alone.
+        is_cache_of_result = name == plain or not is_plain_cache(name)
+        has_passed = quality_of(request, (weights, name)).state is GateState.PASSED
+        return has_passed and is_cache_of_result and _is_legal(request, name)
+
+    return [(weights, name) for weights in WEIGHT_FORMATS for name in KV_FORMATS if may_be_chosen(weights, name)]
+
+
+def quality_of(request: PlanRequest, formats: Formats) -> FormatQuality:
+    """Return what is known of the answers of two formats."""
+    return request.gate.judge(*formats, checkpoint=request.model.architecture.quantization)
 
 
 def near_misses(request: PlanRequest, chosen: Candidate, judged: dict[Formats, Candidate]) -> tuple[Alternative, ...]:
@@ -46,14 +62,16 @@ def near_misses(request: PlanRequest, chosen: Candidate, judged: dict[Formats, C
     ):
         other = None if formats in judged else _judge_if_legal(request, *formats)
         if other is not None and other.fits and other.score >= MINIMUM_GAIN * chosen.score:
-            found.append(Alternative(_change(chosen, formats), _effect(chosen, other), _obstacle(other, formats)))
+            found.append(
+                Alternative(_change(chosen, formats), _effect(chosen, other), _obstacle(request, other, formats))
+            )
     return tuple(found)
 
 
-def rejected(chosen: Candidate, judged: dict[Formats, Candidate]) -> tuple[Alternative, ...]:
+def rejected(request: PlanRequest, chosen: Candidate, judged: dict[Formats, Candidate]) -> tuple[Alternative, ...]:
     """Return what was allowed and not taken, with the reason."""
     return tuple(
-        Alternative(_change(chosen, formats), _effect(chosen, other), _reason(chosen, other))
+        Alternative(_change(chosen, formats), _effect(chosen, other), _reason(request, chosen, other, formats))
         for formats, other in judged.items()
         if other is not chosen
     )
@@ -70,9 +88,12 @@ def fixes(request: PlanRequest, closest: Candidate) -> tuple[str, ...]:
     own = allowed_formats(request)
     for formats in _other_formats(request, closest):
         other = _judge_if_legal(request, *formats)
-        if other is not None and other.fits and (formats not in own or other.unavailable):
+        quality = quality_of(request, formats)
+        has_failed = quality.state is GateState.FAILED
+        if other is not None and other.fits and (formats not in own or other.unavailable or has_failed):
             verb = "use" if formats in own else "allow"
-            (later if other.unavailable else now).append(f"{verb} {_change(closest, formats)}{_not_yet(other)}")
+            but = _not_yet(other) or (f" ({quality.words})" if has_failed else "")
+            (later if other.unavailable else now).append(f"{verb} {_change(closest, formats)}{but}")
     now, later = now[:MOST_FORMAT_FIXES], later[:1]
     now.append(_larger_memory(request, closest))
     later += _more_accelerators(request)
@@ -95,12 +116,16 @@ def _other_formats(request: PlanRequest, closest: Candidate) -> list[Formats]:
 
 def _judge_if_legal(request: PlanRequest, weights: str, kv_cache: str) -> Candidate | None:
     """Judge two formats; None where the user's block size is illegal for them."""
+    return judge(request, weights, kv_cache) if _is_legal(request, kv_cache) else None
+
+
+def _is_legal(request: PlanRequest, kv_cache: str) -> bool:
     if request.pinned.block_size is not None:
         try:
             check_block_size(kv_cache, request.pinned.block_size)
         except CannotPlan:
-            return None
-    return judge(request, weights, kv_cache)
+            return False
+    return True
 
 
 def _larger_memory(request: PlanRequest, closest: Candidate) -> str:
@@ -139,28 +164,39 @@ def _change(chosen: Candidate, formats: Formats) -> str:
 def _effect(chosen: Candidate, other: Candidate) -> str:
     if not other.fits:
         return f"needs {bytes_text(other.needed_bytes)} of {bytes_text(other.footprint.usable_bytes)}"
+    if other.load is not None and chosen.load is not None:
+        replicas = "" if other.load.replicas == 1 else f"{other.load.replicas} replicas of "
+        return f"{replicas}{bytes_text(other.predicted_bytes)}, {chosen.score / other.score:.2f} x the memory"
     tokens = other.blocks * other.knobs.block_size
     ratio = other.score / chosen.score if chosen.score else 1.0
     what = "requests/s" if other.service.requests_per_s is not None else "sequences at once"
     return f"{count_text(tokens)} KV tokens, {ratio:.2f} x the {what}"
 
 
-def _obstacle(other: Candidate, formats: Formats) -> str:
+def _obstacle(request: PlanRequest, other: Candidate, formats: Formats) -> str:
     if other.unavailable:
         return f"not in this engine yet: {', '.join(other.unavailable)}"
-    return (
-        "loses some accuracy: allow it first" if formats[0] != "none" or formats[1] != "float32" else "allow it first"
-    )
+    quality = quality_of(request, formats)
+    match quality.state:
+        case GateState.PLAIN:
+            return "allow it first"
+        case GateState.NOT_RUN:
+            return "loses some accuracy: needs quality gate, or allow it"
+        case _:
+            return f"{quality.words}: allow it first"
 
 
-def _reason(chosen: Candidate, other: Candidate) -> str:
+def _reason(request: PlanRequest, chosen: Candidate, other: Candidate, formats: Formats) -> str:
     if other.unavailable and not chosen.unavailable:
         return f"not in this engine yet: {', '.join(other.unavailable)}"
+    quality = quality_of(request, formats)
+    if quality.state is GateState.FAILED:
+        return quality.words
     if not other.fits:
         return "does not fit"
     if other.score >= chosen.score:
         return "gains less than 10 %, and loses more accuracy"
-    return "serves less"
+    return "serves less" if other.load is None else "takes more memory"
 
 
 def _not_yet(candidate: Candidate) -> str:

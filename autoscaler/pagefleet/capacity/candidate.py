@@ -16,6 +16,15 @@ NEAR_ENOUGH = 0.99
 """Share of the best rate from which fewer places win: each costs memory for its logits."""
 
 
+@dataclass(frozen=True)
+class Load:
+    """Say what a replica must serve, where the least memory is looked for."""
+
+    replicas: int
+    sequences: float
+    """Sequences that run at once in each."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
     """Hold a choice with its consequences. It fits if `blocks` hold what must be held."""
@@ -30,6 +39,8 @@ class Candidate:
     service: Service
     unavailable: tuple[str, ...]
     """What of it the engine cannot do yet, in words."""
+    load: Load | None = None
+    """What it is the least memory for; None where it serves most."""
 
     @property
     def fits(self) -> bool:
@@ -42,16 +53,27 @@ class Candidate:
         return self.footprint.fixed_bytes + self.needed_blocks * self.footprint.block_bytes
 
     @property
+    def predicted_bytes(self) -> int:
+        """What it takes of one accelerator in all."""
+        return self.footprint.fixed_bytes + self.blocks * self.footprint.block_bytes
+
+    @property
     def score(self) -> float:
-        """How much it serves: requests per second, or sequences at once where no speed is known."""
+        """How good it is, to compare by ratios.
+
+        How few bytes all replicas take where the least memory is looked for; else how much it serves: requests per
+        second, or sequences at once where no speed is known.
+        """
+        if self.load is not None:
+            return 1 / (self.load.replicas * self.predicted_bytes)
         if self.step is None:
             return self.service.concurrency
         return self.service.requests_per_s or 0.0  # nothing where not even one request is in time
 
 
-def judge(request: PlanRequest, weights: str, kv_cache: str) -> Candidate:
-    """Choose the other knobs for two formats and predict what follows. It may not fit, or meet no objective."""
-    candidates = [_judge_places(request, weights, kv_cache, places) for places in _places(request)]
+def judge_most(request: PlanRequest, weights: str, kv_cache: str) -> Candidate:
+    """Choose the knobs with which two formats serve most. It may not fit, or meet no objective."""
+    candidates = [judge_places(request, weights, kv_cache, places) for places in places_of(request)]
     fitting = [candidate for candidate in candidates if candidate.fits and candidate.service.concurrency >= 1]
     if not fitting:
         return next((candidate for candidate in candidates if candidate.fits), candidates[0])
@@ -59,7 +81,7 @@ def judge(request: PlanRequest, weights: str, kv_cache: str) -> Candidate:
     return next(candidate for candidate in fitting if candidate.score >= enough)
 
 
-def _places(request: PlanRequest) -> list[int]:
+def places_of(request: PlanRequest) -> list[int]:
     """Return the values of max_num_seqs to choose from, ascending."""
     if request.pinned.max_num_seqs is not None:
         return [request.pinned.max_num_seqs]
@@ -71,7 +93,8 @@ def _places(request: PlanRequest) -> list[int]:
     return [2**power for power in range(most.bit_length()) if 2**power <= most]
 
 
-def _judge_places(request: PlanRequest, weights: str, kv_cache: str, places: int) -> Candidate:
+def judge_places(request: PlanRequest, weights: str, kv_cache: str, places: int) -> Candidate:
+    """Predict what follows from two formats and a max_num_seqs."""
     model, profile, workload = request.model, request.engine, request.workload
     weights_total = weights_bytes(
         model,

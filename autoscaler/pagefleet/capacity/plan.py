@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 
 from pagefleet.capacity.memory import Footprint, Knobs
+from pagefleet.capacity.objective import Objective
+from pagefleet.capacity.quality import FormatQuality
 from pagefleet.capacity.step_time import Service, StepTime
 
 
@@ -14,6 +16,13 @@ class Choice:
     """As the engine's flag spells it."""
     value: str
     reason: str
+    evidence: str = ""
+    """What the reason rests on: `predicted` or `measured` times, a quality gate; empty where it is no estimate."""
+
+    @property
+    def sentence(self) -> str:
+        """The reason with its evidence."""
+        return f"{self.reason} (evidence: {self.evidence})" if self.evidence else self.reason
 
 
 @dataclass(frozen=True)
@@ -32,6 +41,7 @@ class CapacityPlan:
     model: str
     accelerator: str
     engine: str
+    objective: Objective
     knobs: Knobs
     max_model_len: int
     blocks: int
@@ -44,6 +54,8 @@ class CapacityPlan:
     replicas: int | None
     """What the workload's rate needs; None without a rate or a speed."""
     choices: tuple[Choice, ...]
+    formats: tuple[FormatQuality, ...]
+    """What could be chosen of weights and caches, with what is known of its answers."""
     rejected: tuple[Alternative, ...]
     """What was allowed and is not taken."""
     near_misses: tuple[Alternative, ...]

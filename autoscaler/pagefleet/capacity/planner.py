@@ -1,9 +1,22 @@
 """Make a capacity plan: judge every allowed choice, take the best that fits, say what limits it. Pure."""
 
-from pagefleet.capacity.alternatives import MINIMUM_GAIN, Formats, allowed_formats, fixes, near_misses, rejected
-from pagefleet.capacity.candidate import Candidate, judge
+from dataclasses import replace
+
+from pagefleet.capacity.alternatives import (
+    MINIMUM_GAIN,
+    Formats,
+    allowed_formats,
+    fixes,
+    near_misses,
+    quality_of,
+    rejected,
+)
+from pagefleet.capacity.candidate import Candidate, judge_most
 from pagefleet.capacity.errors import DoesNotFit, ObjectiveOutOfReach
+from pagefleet.capacity.judge import judge
+from pagefleet.capacity.objective import LATENCY_SLACK, Objective
 from pagefleet.capacity.plan import CapacityPlan
+from pagefleet.capacity.quality import GateState
 from pagefleet.capacity.reasons import explain, limit_sentence
 from pagefleet.capacity.request import PlanRequest, check_request
 from pagefleet.capacity.step_time import OBJECTIVE_SHARE
@@ -17,6 +30,7 @@ def make_plan(request: PlanRequest) -> CapacityPlan:
     user allows although the engine does not have it is taken only where nothing else is allowed, and named.
     """
     check_request(request)
+    request = aim(request)
     judged = {formats: judge(request, *formats) for formats in allowed_formats(request)}
     chosen = _choose(request, judged)
     rate = request.workload.rate_per_s
@@ -24,6 +38,7 @@ def make_plan(request: PlanRequest) -> CapacityPlan:
         model=request.model.name,
         accelerator=request.accelerator.name,
         engine=request.engine.name,
+        objective=request.objective,
         knobs=chosen.knobs,
         max_model_len=chosen.max_model_len,
         blocks=chosen.blocks,
@@ -32,16 +47,32 @@ def make_plan(request: PlanRequest) -> CapacityPlan:
         service=chosen.service,
         limit=limit_sentence(request, chosen),
         replicas=None if rate is None else chosen.service.replicas_for(rate),
-        choices=explain(request, chosen),
-        rejected=rejected(chosen, judged),
+        choices=explain(request, chosen, judged),
+        formats=tuple(quality_of(request, formats) for formats in judged),
+        rejected=rejected(request, chosen, judged),
         near_misses=near_misses(request, chosen, judged),
         unavailable=chosen.unavailable,
     )
 
 
+def aim(request: PlanRequest) -> PlanRequest:
+    """Return a request with an objective for the time between tokens, where speed is wanted and none was given."""
+    workload = request.workload
+    if request.objective is not Objective.LATENCY or workload.itl_s is not None or not request.chooses_knobs:
+        return request
+    step = judge_most(request, *allowed_formats(request)[0]).step
+    if step is None:
+        return request
+    prefill_s = step.prefill_token_s * workload.computed_prompt_tokens / workload.output_tokens.mean
+    alone_s = step.base_s + prefill_s + step.decode_s(workload.mean_context)
+    return replace(request, workload=replace(workload, itl_s=LATENCY_SLACK * alone_s))
+
+
 def _choose(request: PlanRequest, judged: dict[Formats, Candidate]) -> Candidate:
     """Return the best choice; raises DoesNotFit or ObjectiveOutOfReach when there is none."""
-    candidates = [each for each in judged.values() if not each.unavailable] or list(judged.values())
+    available = {formats: each for formats, each in judged.items() if not each.unavailable} or judged
+    has_failed = {formats: quality_of(request, formats).state is GateState.FAILED for formats in available}
+    candidates = [each for formats, each in available.items() if not has_failed[formats]] or list(available.values())
     fitting = [each for each in candidates if each.fits]
     if not fitting:
         raise _does_not_fit(request, min(candidates, key=lambda each: each.needed_bytes))
@@ -81,7 +112,7 @@ def _out_of_reach(request: PlanRequest, candidate: Candidate) -> ObjectiveOutOfR
     if name == "inter-token latency":
         least_s = step.base_s + step.prefill_token_s * prompt / workload.output_tokens.mean + decode_s
     else:
-        steps = -(-prompt // candidate.knobs.max_num_batched_tokens)
+        steps = workload.prefill_steps(candidate.knobs.max_num_batched_tokens)
         least_s = steps * (step.base_s + decode_s) + step.prefill_token_s * prompt
     works_ms = int(least_s / OBJECTIVE_SHARE * 1e3) + 1
     return ObjectiveOutOfReach(

@@ -7,6 +7,8 @@ from pagefleet.capacity.engine_profile import EngineProfile
 from pagefleet.capacity.errors import CannotPlan
 from pagefleet.capacity.kv_formats import AUTO, check_block_size, resolve_kv_format
 from pagefleet.capacity.model_facts import ModelFacts
+from pagefleet.capacity.objective import Objective
+from pagefleet.capacity.quality import QualityGate, check_gate
 from pagefleet.capacity.step_time import StepTime
 from pagefleet.capacity.weight_formats import DTYPE_BYTES, weight_format
 from pagefleet.capacity.workload import Workload
@@ -29,6 +31,9 @@ class Allowed:
 
     weights: tuple[str, ...] = ("none",)
     kv_cache: tuple[str, ...] = (AUTO,)
+    weights_are_fixed: bool = False
+    """The user has set the format itself, so that no quality result brings another."""
+    kv_cache_is_fixed: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,8 +58,11 @@ class PlanRequest:
     """Accelerators of the replica, which share each layer."""
     dtype: str = "auto"
     workload: Workload = field(default=Workload())
+    objective: Objective = Objective.THROUGHPUT
     pinned: PinnedKnobs = field(default=PinnedKnobs())
     allowed: Allowed = field(default=Allowed())
+    gate: QualityGate = field(default=QualityGate())
+    """What is known of the answers of formats that lose some accuracy."""
     measured: MeasuredStep | None = None
     """Takes the place of the step times from data sheets."""
     chooses_knobs: bool = True
@@ -103,6 +111,7 @@ def check_request(request: PlanRequest) -> None:
             f"the profile was measured in {request.measured.compute_dtype} and the plan is for "
             f"{request.compute_dtype}: give --dtype {request.measured.compute_dtype}, or another profile"
         )
+    check_gate(request.gate)
     _check_counts(pinned)
     _check_default_places(request)
     _check_lengths(request)

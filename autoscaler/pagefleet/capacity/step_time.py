@@ -52,7 +52,9 @@ class Service:
     output_tokens_per_s: float | None = None
     itl_s: float | None = None
     ttft_s: float | None = None
-    """Of a mean prompt that finds a place at once."""
+    """Of a prompt that finds a place at once, on average."""
+    prefill_share: float | None = None
+    """Part of the engine's time that prompts take."""
 
     def replicas_for(self, rate_per_s: float) -> int | None:
         """Return the replicas that a rate of requests needs."""
@@ -112,6 +114,11 @@ def _computed_weights(model: ModelFacts) -> tuple[float, float]:
     return body, float(architecture.vocabulary_size * architecture.hidden_size)
 
 
+def rounded_context(workload: Workload, block_size: int) -> int:
+    """Return the tokens of the blocks that a mean sequence holds."""
+    return math.ceil(workload.mean_context / block_size) * block_size
+
+
 def serve(
     step: StepTime | None, workload: Workload, *, kv_tokens: int, block_size: int, max_num_seqs: int, chunk: int
 ) -> Service:
@@ -119,9 +126,9 @@ def serve(
 
     `chunk` is the prompt tokens of one step at most. A concurrency below 1 means that not even one request is in time.
     """
-    rounded_context = math.ceil(workload.mean_context / block_size) * block_size
+    context = rounded_context(workload, block_size)
     # One request is served even where its context is more than the planned share of the cache.
-    kv_limit = max(KV_SHARE * kv_tokens / rounded_context, float(kv_tokens >= rounded_context))
+    kv_limit = max(KV_SHARE * kv_tokens / context, float(kv_tokens >= context))
     limits = {"KV memory": kv_limit, "max_num_seqs": float(max_num_seqs)}
     if step is not None:
         limits |= _latency_limits(step, workload, chunk)
@@ -139,7 +146,8 @@ def serve(
         requests_per_s=1 / request_s,
         output_tokens_per_s=outputs / request_s,
         itl_s=concurrency * request_s / outputs,
-        ttft_s=math.ceil(prompt / chunk) * (step.base_s + concurrency * decode_s) + step.prefill_token_s * prompt,
+        ttft_s=workload.prefill_steps(chunk) * (step.base_s + concurrency * decode_s) + step.prefill_token_s * prompt,
+        prefill_share=step.prefill_token_s * prompt / request_s,
     )
 
 
@@ -150,7 +158,7 @@ def _latency_limits(step: StepTime, workload: Workload, chunk: int) -> dict[str,
         each_s = step.prefill_token_s * prompt / workload.output_tokens.mean + decode_s
         limits["inter-token latency"] = (OBJECTIVE_SHARE * workload.itl_s - step.base_s) / each_s
     if workload.ttft_s is not None:
-        steps = math.ceil(prompt / chunk)
+        steps = workload.prefill_steps(chunk)
         left_s = OBJECTIVE_SHARE * workload.ttft_s - step.prefill_token_s * prompt - steps * step.base_s
         limits["time to first token"] = left_s / (steps * decode_s)
     return limits

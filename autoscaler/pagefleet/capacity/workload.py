@@ -1,6 +1,7 @@
 """What will be asked of a replica: lengths, rate, shared prefixes and latency objectives."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from pagefleet.capacity.errors import CannotPlan
@@ -16,12 +17,20 @@ class Lengths:
     mean: float
     longest: int | None = None
     """Length that 99.9 % do not exceed; None where only a mean is known."""
+    shares: tuple[tuple[int, float], ...] = ()
+    """Tokens, each with its share of the requests; empty where only a mean is known."""
+
+    def mean_of(self, of_tokens: Callable[[float], float]) -> float:
+        """Return the mean of a function of the tokens over all requests, which all are as the mean if that is known."""
+        if not self.shares:
+            return of_tokens(self.mean)
+        return sum(share * of_tokens(tokens) for tokens, share in self.shares)
 
     @classmethod
     def of_histogram(cls, requests_by_tokens: Mapping[int, float]) -> "Lengths":
         """Return the lengths of a histogram: a weight for each number of tokens; raises CannotPlan."""
         total = sum(requests_by_tokens.values())
-        if not 0 < total < float("inf") or min(requests_by_tokens) < 1 or min(requests_by_tokens.values()) < 0:
+        if not 0 < total < float("inf") or min(requests_by_tokens) < 1 or not min(requests_by_tokens.values()) >= 0:
             raise CannotPlan(
                 f"the histogram {dict(requests_by_tokens)} counts no requests: write tokens with a number of requests, "
                 "for example {512: 9, 2048: 1}"
@@ -31,8 +40,8 @@ class Lengths:
             seen += requests_by_tokens[tokens]
             if seen >= TAIL * total:
                 break
-        mean = sum(tokens * requests for tokens, requests in requests_by_tokens.items()) / total
-        return cls(mean=mean, longest=tokens)
+        shares = tuple((length, requests_by_tokens[length] / total) for length in sorted(requests_by_tokens))
+        return cls(mean=sum(length * share for length, share in shares), longest=tokens, shares=shares)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,8 +79,16 @@ class Workload:
 
     @property
     def mean_context(self) -> float:
-        """Tokens of a request in the cache, averaged over its decoding."""
-        return self.prompt_tokens.mean + self.output_tokens.mean / 2
+        """Tokens in the cache of a sequence that decodes, averaged over all that do at one moment.
+
+        A long output is there for long, so of a histogram of outputs the long ones weigh more.
+        """
+        outputs = self.output_tokens
+        return self.prompt_tokens.mean + outputs.mean_of(lambda tokens: tokens**2) / outputs.mean / 2
+
+    def prefill_steps(self, chunk: int) -> float:
+        """Return in how many steps of at most `chunk` tokens a prompt is computed, on average."""
+        return self.prompt_tokens.mean_of(lambda tokens: math.ceil(tokens * (1 - self.shared_prefix) / chunk))
 
     @property
     def longest_context(self) -> int | None:

@@ -27,6 +27,8 @@ ReplicaCount = Annotated[int, Strict(), Field(ge=0, le=MOST_INT32)]
 Number = Annotated[float, Strict(), Field(allow_inf_nan=False)]
 Fraction = Annotated[float, Strict(), Field(gt=0, le=1, allow_inf_nan=False)]
 """A share above 0 and up to 1."""
+Kl = Annotated[float, Strict(), Field(ge=0, le=1000, allow_inf_nan=False)]
+"""A KL divergence in nats."""
 Boolean = Annotated[bool, Strict()]
 JsonObject = dict[str, Any]
 """A part of a Kubernetes object that only the API server judges."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -33,10 +33,19 @@ def plan(
     tflops: Annotated[float | None, typer.Option(help="Its dense TFLOP/s in the compute type, measured.")] = None,
     count: Annotated[int | None, typer.Option(help="Accelerators of one replica.")] = None,
     dtype: Annotated[str, typer.Option(help="Compute type: auto, bfloat16 or float32.")] = "auto",
-    prompt_tokens: Annotated[float | None, typer.Option(help="Mean prompt; default 512.", show_default=False)] = None,
-    output_tokens: Annotated[float | None, typer.Option(help="Mean output; default 256.", show_default=False)] = None,
+    prompt_tokens: Annotated[
+        str | None,
+        typer.Option(help="Mean prompt, default 512; or shares by length: 512:0.9,8192:0.1.", metavar="MEAN|N:SHARE,…"),
+    ] = None,
+    output_tokens: Annotated[
+        str | None, typer.Option(help="Mean output, default 256; or shares by length.", metavar="MEAN|N:SHARE,…")
+    ] = None,
     rate: Annotated[float | None, typer.Option(help="Requests per second of the service.")] = None,
     shared_prefix: Annotated[float | None, typer.Option(help="Share of prompt tokens that are cached, 0 to 1.")] = None,
+    objective: Annotated[
+        Literal["throughput", "latency", "cost", "memory"] | None,
+        typer.Option(help="What to improve; memory takes as little as the load needs. Default throughput."),
+    ] = None,
     ttft_ms: Annotated[float | None, typer.Option(help="Time to the first token, at most.")] = None,
     itl_ms: Annotated[float | None, typer.Option(help="Time between two tokens, at most.")] = None,
     kv_cache_dtype: Annotated[str | None, typer.Option(help="KV cache types to choose from: auto,int8.")] = None,
@@ -50,6 +59,13 @@ def plan(
     profile: Annotated[
         Path | None, typer.Option(help="Step times that `pagefleet profile --json` measured.", metavar="FILE")
     ] = None,
+    quality: Annotated[
+        Path | None,
+        typer.Option(
+            help="What `pagefleet bench quality --json` measured: formats that pass may be chosen.", metavar="FILE"
+        ),
+    ] = None,
+    max_kl: Annotated[float | None, typer.Option(help="KL in nats that passes; default 0.03.")] = None,
     compare: Annotated[str | None, typer.Option(help="Accelerators side by side: a100-80g,h100-80g.")] = None,
     price: Annotated[
         list[str] | None, typer.Option(help="Price per hour of one, such as h100-80g=2.5; repeatable.")
@@ -78,10 +94,13 @@ def plan(
         output_tokens=output_tokens,
         rate=rate,
         shared_prefix=shared_prefix,
+        objective=objective,
         ttft_ms=ttft_ms,
         itl_ms=itl_ms,
         kv_cache_dtype=kv_cache_dtype,
         weights=weights,
+        quality=quality,
+        max_kl=max_kl,
         pinned=PinnedKnobs(
             block_size=block_size,
             gpu_memory_utilization=gpu_memory_utilization,
@@ -111,14 +130,16 @@ def _print_plans(
     from pagefleet.capacity import CannotPlan, make_plan
     from pagefleet.cli.plan.document import plan_document
     from pagefleet.cli.plan.drawing import draw_plan, make_console
-    from pagefleet.cli.plan.inputs import choose_accelerator
+    from pagefleet.cli.plan.inputs import choose_accelerator, on_measured
     from pagefleet.cli.plan.model_sources import read_model_facts
     from pagefleet.cli.plan.profile_file import read_profile
+    from pagefleet.cli.plan.quality_file import manifest_line
 
     measured = None
     if profile is not None:
         read = read_profile(profile)
         measured = read.measured
+        subjects = [on_measured(subject, device=read.device, memory_bytes=read.memory_bytes) for subject in subjects]
         bandwidth_gb_per_s, tflops = bandwidth_gb_per_s or read.bandwidth_gb_per_s, tflops or read.tflops
     plans, refusals = [], []
     for subject in subjects:
@@ -134,6 +155,9 @@ def _print_plans(
         console = make_console()
         for subject, plan in plans:
             console.print(draw_plan(plan, subject.name if subject.is_service else plan.model))
+            if subject.uri is not None and subject.gate.results:
+                line = manifest_line(subject.gate, subject.uri)
+                typer.echo(f"The operator takes these results from spec.tuning:\n  {line}")
     if refusals:
         raise UserMistake(refusals)
 
@@ -180,6 +204,8 @@ def _request(subject: Subject, facts: ModelFacts, found: Accelerator) -> PlanReq
         count=subject.count,
         dtype=subject.dtype,
         workload=subject.workload,
+        objective=subject.objective,
         pinned=subject.pinned,
         allowed=subject.allowed,
+        gate=subject.gate,
     )

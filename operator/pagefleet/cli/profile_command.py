@@ -41,6 +41,9 @@ def profile(
     quantization: Annotated[Literal["none", "int8"], typer.Option(help="Weights of a MODEL.")] = "none",
     vocabulary_size: Annotated[int, typer.Option(help="Prompts to a server are random token ids below this.")] = 1000,
     api_key: Annotated[str | None, typer.Option(envvar="PAGEFLEET_API_KEY", help="Key of the server.")] = None,
+    admin_url: Annotated[
+        str | None, typer.Option(help="Admin port of the server; default port 9000 of its host.", metavar="URL")
+    ] = None,
     block_size: BlockSize = None,
     dtype: Dtype = "auto",
     threads: Threads = None,
@@ -67,6 +70,8 @@ def profile(
     is_url = target.startswith(("http://", "https://"))
     if not target:
         raise UserMistake("URL|MODEL is empty: for example http://127.0.0.1:8000, or a folder with config.json.")
+    if admin_url is not None and (not is_url or not admin_url.startswith(("http://", "https://"))):
+        raise UserMistake(f"--admin-url {admin_url} is for a server's URL: for example http://127.0.0.1:9000.")
     options = ProfileOptions(
         engine=bench_engine(
             model="" if is_url else target,
@@ -76,6 +81,7 @@ def profile(
             quantization=quantization,
         ),
         url=target if is_url else None,
+        admin_url=admin_url,
         api_key=first_api_key(api_key),
         vocabulary_size=vocabulary_size,
         batches=numbers,

@@ -11,8 +11,9 @@ from pagefleet.cli.errors import UserMistake
 def validate(
     files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Manifests (YAML).", show_default=False)],
 ) -> None:
-    """Check manifests: one line per mistake and exit code 2, or what is valid."""
+    """Check manifests: one line per mistake and exit code 2, or what is valid, and the knobs that Auto would choose."""
     from pagefleet.api.manifest import read_manifests
+    from pagefleet.cli.plan.auto_choice import describe_auto
     from pagefleet.operator.plan.engine_arguments import find_unsupported
 
     sets = [read_manifests(file) for file in files]
@@ -23,3 +24,6 @@ def validate(
         for refused in find_unsupported(service.spec):
             typer.echo(f"{service.metadata.name}: valid, but {refused}", err=True)
     typer.echo(f"Valid: {', '.join(service.metadata.name for service in services) or 'no InferenceService in it'}.")
+    for service in services:
+        for line in describe_auto(service):
+            typer.echo(line)

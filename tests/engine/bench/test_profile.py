@@ -1,6 +1,9 @@
 """`pagefleet profile` on a tiny model, in this process and at a server, and a plan from what it wrote."""
 
+import asyncio
 import json
+import re
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,7 +16,15 @@ from pagefleet.capacity.step_time import StepTime
 from pagefleet.cli.main import run
 from pagefleet.engine.bench.machine_rates import measure_rates
 from pagefleet.engine.bench.profile import ProfileOptions, run_profile
-from pagefleet.engine.bench.profile_server import Load, ladder, sample_of, server_facts
+from pagefleet.engine.bench.profile_server import (
+    Load,
+    ServerFacts,
+    ladder,
+    sample_of,
+    server_facts,
+    usual_admin_url,
+    with_capacity,
+)
 from pagefleet.engine.bench.roofline import MachineRates
 from pagefleet.engine.bench.server_metrics import Growth, Samples
 from pagefleet.engine.config import EngineConfig
@@ -71,15 +82,18 @@ def test_a_server_is_profiled(folder: Path) -> None:
     words: list[str] = []
     with EngineServer(folder, engine={"kv_cache_dtype": "int8"}) as server:
         server.wait_ready()
-        given = options(engine=engine_config(model=""), url=server.url, vocabulary_size=500)
+        given = options(engine=engine_config(model=""), url=server.url, admin_url=server.admin_url, vocabulary_size=500)
         report: Any = run_profile(given, words.append)
-        memory = server.capacity()["memory"]
+        capacity = server.capacity()
+        memory = capacity["memory"]
     assert memory["measured"]["kv_cache_bytes"] == memory["predicted"]["kv_cache_bytes"]
     sums = [sum(memory[kind].values()) for kind in ("measured", "predicted")]
     assert memory["drift_ratio"] == pytest.approx(sums[0] / sums[1] - 1)
     assert abs(memory["drift_ratio"]) < 0.05
     check(report, words)
     assert report["target"].startswith("http://")
+    assert (report["device"], report["memory_bytes"]) == ("cpu", capacity["memory_bytes"])
+    assert re.match(r"The engine's accelerator has [\d.]+ GiB, \d+ MiB of it in use, .* than predicted\.", words[2])
     assert (report["model"], report["dtype"], report["kv_cache"]) == ("tiny", "float32", "int8")
     assert [sample["sequences"] for sample in report["samples"]][:2] == [0, 0]
     assert max(sample["prefill_tokens"] for sample in report["samples"]) >= 16
@@ -106,9 +120,37 @@ def test_a_load_of_a_server_gives_means_over_its_steps() -> None:
         server_facts("m", {("vllm:num_requests_running", ()): 0.0})
 
 
+def test_an_admin_port_that_is_not_reached_or_of_another_engine_is_told_in_one_line(folder: Path) -> None:
+    facts = ServerFacts(
+        model="tiny",
+        dtype="float32",
+        kv_cache_dtype="float32",
+        quantization="none",
+        device="cpu",
+        weight_bytes=None,
+        kv_bytes_per_token=None,
+        kv_tokens=1,
+        max_model_len=64,
+    )
+    unreached = asyncio.run(with_capacity(facts, "http://127.0.0.1:9"))
+    assert unreached == replace(facts, capacity_words=unreached.capacity_words)
+    assert unreached.capacity_words.startswith(
+        "http://127.0.0.1:9/capacity cannot be read, so the accelerator's memory"
+    )
+    with EngineServer(folder) as server:
+        server.wait_ready()
+        other = asyncio.run(with_capacity(facts, server.admin_url))
+    assert other.memory_bytes is None
+    assert "/capacity is of another engine" in other.capacity_words
+    assert usual_admin_url("https://chat.example:8443/v1") == "https://chat.example:9000"
+    assert usual_admin_url("http://[::1]:8000") == "http://[::1]:9000"
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
+        (["m", "--admin-url", "http://127.0.0.1:9000"], "--admin-url http://127.0.0.1:9000 is for a server's URL"),
+        (["http://127.0.0.1:9", "--admin-url", "9000"], "--admin-url 9000 is for a server's URL: for example http://"),
         (["http://127.0.0.1:9"], "http://127.0.0.1:9 does not answer"),
         (["/no/such/folder"], "model /no/such/folder does not exist"),
         ([""], "URL|MODEL is empty"),

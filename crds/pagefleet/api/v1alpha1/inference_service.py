@@ -44,10 +44,20 @@ _PARALLELISM_RULE = Rule(
 )
 
 
+_QUALITY_RULE = Rule(
+    "!has(self.tuning.quality) || self.tuning.quality.model == self.model.uri",
+    text(
+        "tuning.quality is of %s, but model.uri is %s; measure that model, or remove tuning.quality",
+        "self.tuning.quality.model",
+        "self.model.uri",
+    ),
+)
+
+
 class InferenceServiceSpec(ApiModel):
     """What the user asks for. Only `model` must be written."""
 
-    model_config = ConfigDict(json_schema_extra=section_rules(_PARALLELISM_RULE))
+    model_config = ConfigDict(json_schema_extra=section_rules(_PARALLELISM_RULE, _QUALITY_RULE))
 
     model: ModelSource
     """The model to serve."""
@@ -73,6 +83,16 @@ class InferenceServiceSpec(ApiModel):
             raise ValueError(
                 f"engine.parallelism needs {tensor * pipeline} accelerators (tensor {tensor} x pipeline {pipeline}), "
                 f"but accelerator.count is {self.accelerator.count}; write accelerator.count: {tensor * pipeline}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _quality_is_of_this_model(self) -> Self:
+        quality = self.tuning.quality
+        if quality is not None and quality.model != self.model.uri:
+            raise ValueError(
+                f"tuning.quality is of {quality.model}, but model.uri is {self.model.uri}; measure that model, or "
+                "remove tuning.quality"
             )
         return self
 

@@ -60,6 +60,8 @@ class PlanStatus(StatusModel):
     """What the engine found at its start."""
     limit: str | None = None
     """What keeps a replica from serving more."""
+    formats: tuple[str, ...] = ()
+    """What may be chosen of weights and KV cache, each with what is known of its answers."""
     why: tuple[str, ...] = ()
     """One sentence for each choice, with its numbers."""
 

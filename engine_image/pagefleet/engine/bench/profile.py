@@ -1,8 +1,9 @@
 """`pagefleet profile`: fit the time of a step to a short ladder of loads, and say what it is spent on.
 
 JSON: `fit` holds the four terms in seconds, `r_squared` and the relative `residuals` of the `samples`; `machine` the
-measured rates (null where the server runs elsewhere); `analysis` the parts of a decode step and the gains; `words` what
-was printed. `pagefleet plan --profile FILE` plans with it.
+measured rates (null where the server runs elsewhere); `device` and `memory_bytes` the accelerator (null where a
+server's admin port is not reached); `analysis` the parts of a decode step and the gains; `words` what was printed.
+`pagefleet plan --profile FILE` plans with it.
 """
 
 from collections.abc import Callable, Sequence
@@ -49,6 +50,8 @@ class ProfileOptions:
     engine: EngineConfig
     """Its model is profiled in this process, unless there is a `url`."""
     url: str | None = None
+    admin_url: str | None = None
+    """The server's admin port; None is the usual one of its host."""
     api_key: str | None = None
     vocabulary_size: int = 1000
     """Prompts to a server are token ids below."""
@@ -74,6 +77,10 @@ class Subject:
     kv_cache: str
     samples: Sequence[StepSample]
     most_sequences: int
+    device: str
+    memory_bytes: int | None = None
+    """What the accelerator has; None where nobody tells."""
+    capacity_words: str = ""
     rates: MachineRates | None = None
     weight_bytes: float | None = None
     kv_bytes_per_token: float | None = None
@@ -94,7 +101,7 @@ def run_profile(options: ProfileOptions, say: Say) -> dict[str, object]:
         raise StartupError(str(error)) from error
     load = _load(options, subject, fit)
     found = find_bottleneck(load)
-    words = [*_fit_words(subject, fit), *sentences(load, found)]
+    words = [*_fit_words(subject, fit), *filter(None, [subject.capacity_words]), *sentences(load, found)]
     for line in words:
         say(line)
     report: dict[str, object] = {
@@ -103,6 +110,8 @@ def run_profile(options: ProfileOptions, say: Say) -> dict[str, object]:
         "dtype": subject.dtype,
         "weights": subject.weights,
         "kv_cache": subject.kv_cache,
+        "device": subject.device,
+        "memory_bytes": subject.memory_bytes,
         "fit": {**asdict(fit.step), "r_squared": fit.r_squared, "residuals": list(fit.residuals)},
         "samples": [asdict(sample) for sample in subject.samples],
         "machine": None if subject.rates is None else asdict(subject.rates),
@@ -147,6 +156,8 @@ def _model(options: ProfileOptions) -> Subject:
         kv_cache=format_of_flag(info.kv_cache_dtype),
         samples=samples,
         most_sequences=_most_sequences(cache_bytes / sizes.kv_bytes_per_token, options),
+        device=info.device,
+        memory_bytes=info.memory_limit_bytes,
         rates=reduce(MachineRates.best_of, rates),
         weight_bytes=weight_bytes,
         kv_bytes_per_token=sizes.kv_bytes_per_token,
@@ -160,6 +171,7 @@ def _model(options: ProfileOptions) -> Subject:
 def _server(options: ProfileOptions, url: str) -> Subject:
     facts, samples = measure_server(
         url,
+        admin_url=options.admin_url,
         batches=sorted(set(options.batches)),
         context=options.context,
         steps=options.steps,
@@ -174,6 +186,9 @@ def _server(options: ProfileOptions, url: str) -> Subject:
         kv_cache=format_of_flag(facts.kv_cache_dtype),
         samples=samples,
         most_sequences=_most_sequences(facts.kv_tokens, options),
+        device=facts.device,
+        memory_bytes=facts.memory_bytes,
+        capacity_words=facts.capacity_words,
         rates=options.measure(named_dtype("--dtype", facts.dtype)) if is_here else None,
         weight_bytes=facts.weight_bytes,
         kv_bytes_per_token=facts.kv_bytes_per_token,

@@ -6,12 +6,16 @@ The time of a step is linear in what it computes, so the means over a load's ste
 import asyncio
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from urllib.parse import urlsplit
 
 import httpx
 import numpy as np
+from pydantic import ValidationError
 
+from pagefleet.api.capacity import CapacityReport
 from pagefleet.capacity.step_fit import StepSample
+from pagefleet.capacity.text import bytes_text
 from pagefleet.engine.bench.server_metrics import Growth, Samples, parse_metrics
 from pagefleet.engine.bench.serving import completion_body, connect, first_model, send_request
 from pagefleet.engine.bench.workload import SEED
@@ -19,6 +23,10 @@ from pagefleet.engine.errors import StartupError
 
 STEP_SUM, STEP_COUNT = "pagefleet_step_time_seconds_sum", "pagefleet_step_time_seconds_count"
 PREFILL_TOKENS = (16, 64, 256)
+ADMIN_PORT = 9000
+"""Where `/capacity` is by default."""
+ADMIN_TIMEOUT_S = 5.0
+"""A network policy may drop what is sent there."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +43,10 @@ class ServerFacts:
     kv_tokens: int
     """Tokens that its cache holds."""
     max_model_len: int
+    memory_bytes: int | None = None
+    """What its accelerator has: only the admin port tells."""
+    capacity_words: str = ""
+    """What the admin port told, or why it told nothing."""
 
 
 @dataclass(frozen=True)
@@ -47,10 +59,22 @@ class Load:
 
 
 def measure_server(
-    url: str, *, batches: Sequence[int], context: int, steps: int, vocabulary_size: int, api_key: str | None
+    url: str,
+    *,
+    admin_url: str | None,
+    batches: Sequence[int],
+    context: int,
+    steps: int,
+    vocabulary_size: int,
+    api_key: str | None,
 ) -> tuple[ServerFacts, list[StepSample]]:
     """Return what the server is and one sample for each load; raises StartupError with the user's sentence."""
-    return asyncio.run(_measure(url, batches, context, steps, vocabulary_size, api_key))
+
+    async def measure() -> tuple[ServerFacts, list[StepSample]]:
+        facts, samples = await _measure(url, batches, context, steps, vocabulary_size, api_key)
+        return await with_capacity(facts, admin_url or usual_admin_url(url)), samples
+
+    return asyncio.run(measure())
 
 
 async def _measure(
@@ -136,6 +160,41 @@ def server_facts(model: str, samples: Samples) -> ServerFacts:
         kv_tokens=kv_tokens,
         max_model_len=int(config["max_model_len"]),
     )
+
+
+def usual_admin_url(url: str) -> str:
+    """Return where the admin port of a server is, unless it was started with another."""
+    parts = urlsplit(url)
+    host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
+    return f"{parts.scheme}://{host}:{ADMIN_PORT}"
+
+
+async def with_capacity(facts: ServerFacts, admin_url: str) -> ServerFacts:
+    """Return facts with what the admin port adds: the accelerator's memory, and how right its prediction was."""
+    place = f"{admin_url.rstrip('/')}/capacity"
+    try:
+        async with httpx.AsyncClient(timeout=ADMIN_TIMEOUT_S) as client:  # without the key, which is the server's
+            answer = await client.get(place)
+            answer.raise_for_status()
+            report = CapacityReport.model_validate_json(answer.content)
+    except (httpx.HTTPError, httpx.InvalidURL, ValidationError):
+        words = f"{place} cannot be read, so the accelerator's memory is not known: --admin-url names another place."
+        return replace(facts, capacity_words=words)
+    if report.model != facts.model or (report.blocks_total or 0) * (report.block_size or 0) != facts.kv_tokens:
+        words = f"{place} is of another engine, so the accelerator's memory is not known: --admin-url names its own."
+        return replace(facts, capacity_words=words)
+    return replace(facts, memory_bytes=report.memory_bytes, capacity_words=_memory_words(report))
+
+
+def _memory_words(report: CapacityReport) -> str:
+    if report.memory_bytes is None:
+        return "The engine does not tell its accelerator's memory."
+    has = f"The engine's accelerator has {bytes_text(report.memory_bytes)}"
+    if report.memory is None:
+        return f"{has}."
+    drift = report.memory.drift_ratio
+    than = "" if drift is None else f", {abs(drift):.1%} {'more' if drift > 0 else 'less'} than predicted"
+    return f"{has}, {bytes_text(report.memory.measured.total_bytes)} of it in use{than}."
 
 
 async def _scrape(client: httpx.AsyncClient, url: str) -> Samples:

@@ -7,7 +7,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from pagefleet.capacity import Alternative, CannotPlan, CapacityPlan, DoesNotFit, ObjectiveOutOfReach
+from pagefleet.capacity import Alternative, CannotPlan, CapacityPlan, DoesNotFit, Objective, ObjectiveOutOfReach
 from pagefleet.capacity.text import bytes_text, count_text, time_text
 
 BAR_WIDTH = 60
@@ -72,7 +72,8 @@ def draw_plan(plan: CapacityPlan, title: str) -> RenderableType:
 def _head(plan: CapacityPlan, title: str) -> Iterator[Text]:
     count = plan.knobs.tensor_parallel_size
     where = plan.accelerator if count == 1 else f"{count} x {plan.accelerator}, each"
-    yield Text(f"{title} on {where} with {bytes_text(plan.footprint.memory_bytes)}", style="bold")
+    aim = "" if plan.objective is Objective.THROUGHPUT else f", for {plan.objective}"
+    yield Text(f"{title} on {where} with {bytes_text(plan.footprint.memory_bytes)}{aim}", style="bold")
     if plan.unavailable:
         yield Text(f"Not available in this engine yet: {', '.join(plan.unavailable)}.", style="red")
 
@@ -105,7 +106,7 @@ def _numbers(plan: CapacityPlan) -> Iterator[Text]:
     yield Text(
         f"Service: {service.requests_per_s:.3g} requests/s, {count_text(service.output_tokens_per_s or 0)} output "
         f"tokens/s at {count_text(service.concurrency)} sequences; {time_text(service.itl_s or 0)} between tokens, "
-        f"{time_text(service.ttft_s or 0)} to the first."
+        f"{time_text(service.ttft_s or 0)} to the first; prompts take {service.prefill_share or 0:.0%} of the time."
     )
     if plan.replicas is not None:
         yield Text(f"Replicas: {plan.replicas}, each at no more than 85 % of its service rate.")
@@ -117,11 +118,14 @@ def _choices(plan: CapacityPlan) -> Table:
     table.add_column("Value", no_wrap=True)
     table.add_column("Why", overflow="fold")
     for choice in plan.choices:
-        table.add_row(f"--{choice.knob}", choice.value, Text(choice.reason))
+        table.add_row(f"--{choice.knob}", choice.value, Text(choice.sentence))
     return table
 
 
 def _rest(plan: CapacityPlan) -> Iterator[Text]:
+    if len(plan.formats) > 1:
+        yield Text("What may be chosen:", style="bold")
+        yield from (Text(f"  {each.sentence}") for each in plan.formats)
     yield from _alternatives("Rejected:", plan.rejected)
     yield from _alternatives("What would change the answer:", plan.near_misses)
 

@@ -12,12 +12,14 @@ from pagefleet.cli.plan.safetensors_headers import read_headers, read_json
 HUB_TIMEOUT_S = 10.0
 
 
-def read_hub_model(repository: str, revision: str | None) -> ModelFacts:
+def read_hub_model(repository: str, revision: str | None, *, asks_hub: bool = True) -> ModelFacts:
     """Return the facts of a model on the hub, or of its copy in the local cache; raises UserMistake or CannotPlan."""
     require_extra("engine", ("huggingface_hub",))
     cached = _cached_folder(repository, revision)
     if cached is not None:
         return read_model(repository, read_json(cached / "config.json"), read_headers(cached))
+    if not asks_hub:
+        raise UserMistake(f"{repository} is not in the local cache; pagefleet plan asks the hub")
     try:
         config, headers = _fetch(repository, revision)
     except Exception as error:

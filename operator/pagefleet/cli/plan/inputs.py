@@ -7,9 +7,20 @@ from pathlib import Path
 from pagefleet.api.manifest import read_manifests
 from pagefleet.api.quantity import quantity_bytes
 from pagefleet.api.v1alpha1 import InferenceService
-from pagefleet.capacity import ACCELERATORS, Accelerator, Allowed, Lengths, PinnedKnobs, Workload, find_accelerator
+from pagefleet.capacity import (
+    ACCELERATORS,
+    Accelerator,
+    Allowed,
+    Lengths,
+    Objective,
+    PinnedKnobs,
+    QualityGate,
+    Workload,
+    find_accelerator,
+)
 from pagefleet.cli.errors import UserMistake, require_extra
 from pagefleet.cli.plan import this_machine
+from pagefleet.cli.plan.quality_file import read_quality
 
 MANIFEST_SUFFIXES = (".yaml", ".yml")
 
@@ -20,16 +31,23 @@ class Subject:
 
     name: str
     model: str
-    is_service: bool = False
-    """From a manifest, so that its accelerator is not this machine's by default."""
+    uri: str | None = None
+    """The model in a manifest's words; None where the subject is no service."""
     revision: str | None = None
     accelerator: str | None = None
     memory_bytes: int | None = None
     count: int = 1
     dtype: str = "auto"
     workload: Workload = field(default=Workload())
+    objective: Objective = Objective.THROUGHPUT
     pinned: PinnedKnobs = field(default=PinnedKnobs())
     allowed: Allowed = field(default=Allowed())
+    gate: QualityGate = field(default=QualityGate())
+
+    @property
+    def is_service(self) -> bool:
+        """Whether it is from a manifest, so that its accelerator is not this machine's by default."""
+        return self.uri is not None
 
 
 def subjects_of(argument: str) -> list[Subject]:
@@ -41,13 +59,14 @@ def subjects_of(argument: str) -> list[Subject]:
         raise UserMistake([str(error) for error in manifests.errors])
     if not manifests.services:
         raise UserMistake(f"{argument}: there is no InferenceService in it")
-    return [_subject_of(loaded.service) for loaded in manifests.services]
+    return [subject_of(loaded.service) for loaded in manifests.services]
 
 
-def _subject_of(service: InferenceService) -> Subject:
+def subject_of(service: InferenceService) -> Subject:
+    """Return what a service asks for; raises UserMistake."""
     require_extra("operator", ("pagefleet.operator",))  # an image of the engine does without
     from pagefleet.operator.plan.engine_arguments import UnsupportedSpec, locate_model
-    from pagefleet.operator.plan.plan_request import allowed_formats, objectives_of, pinned_knobs
+    from pagefleet.operator.plan.plan_request import allowed_formats, objectives_of, pinned_knobs, quality_gate
 
     spec = service.spec
     try:
@@ -57,15 +76,24 @@ def _subject_of(service: InferenceService) -> Subject:
     return Subject(
         name=service.metadata.name,
         model=model,
-        is_service=True,
+        uri=spec.model.uri,
         revision=spec.model.source.revision,
         accelerator="cpu" if spec.accelerator.resource is None else None,
         memory_bytes=spec.accelerator.memory_bytes,
         count=spec.accelerator.count,
         workload=objectives_of(spec),
+        objective=Objective(spec.tuning.objective),
         pinned=pinned_knobs(spec.engine),
         allowed=allowed_formats(spec),
+        gate=quality_gate(spec),
     )
+
+
+def on_measured(subject: Subject, *, device: str | None, memory_bytes: int | None) -> Subject:
+    """Return a subject on the accelerator that a profile measured, where nothing names another."""
+    if subject.accelerator is not None or subject.memory_bytes is not None or memory_bytes is None:
+        return subject
+    return replace(subject, accelerator="cpu" if device == "cpu" else None, memory_bytes=memory_bytes)
 
 
 def choose_accelerator(
@@ -108,6 +136,26 @@ def parse_list(flag: str, text: str) -> tuple[str, ...]:
     return words
 
 
+def parse_lengths(flag: str, text: str | None) -> Lengths | None:
+    """Return a mean such as 512, or a histogram such as 512:0.9,8192:0.1; raises UserMistake or CannotPlan.
+
+    The shares of a histogram need not sum to 1: counts of requests are as good.
+    """
+    if text is None:
+        return None
+    mistake = UserMistake(f"{flag} {text} is neither a mean such as 512 nor a histogram such as 512:0.9,8192:0.1")
+    try:
+        if ":" not in text:
+            return Lengths(float(text))
+        pairs = [entry.split(":") for entry in parse_list(flag, text)]
+        histogram = {int(tokens): float(share) for tokens, share in pairs}
+    except ValueError:
+        raise mistake from None
+    if len(histogram) < len(pairs):
+        raise UserMistake(f"{flag} {text} names a length twice: give each one share")
+    return Lengths.of_histogram(histogram)
+
+
 def parse_prices(prices: Sequence[str]) -> dict[str, float]:
     """Return the prices per accelerator and hour of texts such as h100-80g=2.5; raises UserMistake."""
     found = {}
@@ -132,14 +180,17 @@ class Flags:
     count: int | None = None
     dtype: str = "auto"
     revision: str | None = None
-    prompt_tokens: float | None = None
-    output_tokens: float | None = None
+    prompt_tokens: str | None = None
+    output_tokens: str | None = None
     rate: float | None = None
     shared_prefix: float | None = None
+    objective: str | None = None
     ttft_ms: float | None = None
     itl_ms: float | None = None
     kv_cache_dtype: str | None = None
     weights: str | None = None
+    quality: Path | None = None
+    max_kl: float | None = None
     pinned: PinnedKnobs = field(default=PinnedKnobs())
 
 
@@ -147,19 +198,29 @@ def override(subject: Subject, flags: Flags) -> Subject:
     """Return a subject with the flags that were given; raises UserMistake or CannotPlan."""
     subject = _override_accelerator(subject, flags)
     pinned = {key: value for key, value in asdict(flags.pinned).items() if value is not None}
-    allowed: dict[str, tuple[str, ...]] = {}
+    allowed = subject.allowed
     if flags.kv_cache_dtype is not None:
-        allowed["kv_cache"] = parse_list("--kv-cache-dtype", flags.kv_cache_dtype)
+        names = parse_list("--kv-cache-dtype", flags.kv_cache_dtype)
+        allowed = replace(allowed, kv_cache=names, kv_cache_is_fixed=True)
     if flags.weights is not None:
-        allowed["weights"] = parse_list("--weights", flags.weights)
+        allowed = replace(allowed, weights=parse_list("--weights", flags.weights), weights_are_fixed=True)
     return replace(
         subject,
         revision=flags.revision or subject.revision,
         dtype=flags.dtype,
         workload=_override_workload(subject.workload, flags),
+        objective=subject.objective if flags.objective is None else Objective(flags.objective),
         pinned=replace(subject.pinned, **pinned),
-        allowed=replace(subject.allowed, **allowed),
+        allowed=allowed,
+        gate=_override_gate(subject, flags),
     )
+
+
+def _override_gate(subject: Subject, flags: Flags) -> QualityGate:
+    max_kl_nats = subject.gate.max_kl_nats if flags.max_kl is None else flags.max_kl
+    if flags.quality is None:
+        return replace(subject.gate, max_kl_nats=max_kl_nats)
+    return read_quality(flags.quality, model=subject.model, max_kl_nats=max_kl_nats)
 
 
 def _override_accelerator(subject: Subject, flags: Flags) -> Subject:
@@ -174,8 +235,8 @@ def _override_accelerator(subject: Subject, flags: Flags) -> Subject:
 def _override_workload(workload: Workload, flags: Flags) -> Workload:
     return replace(
         workload,
-        prompt_tokens=workload.prompt_tokens if flags.prompt_tokens is None else Lengths(flags.prompt_tokens),
-        output_tokens=workload.output_tokens if flags.output_tokens is None else Lengths(flags.output_tokens),
+        prompt_tokens=parse_lengths("--prompt-tokens", flags.prompt_tokens) or workload.prompt_tokens,
+        output_tokens=parse_lengths("--output-tokens", flags.output_tokens) or workload.output_tokens,
         rate_per_s=workload.rate_per_s if flags.rate is None else flags.rate,
         shared_prefix=workload.shared_prefix if flags.shared_prefix is None else flags.shared_prefix,
         ttft_s=workload.ttft_s if flags.ttft_ms is None else flags.ttft_ms / 1000,

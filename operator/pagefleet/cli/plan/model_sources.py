@@ -9,12 +9,12 @@ from pagefleet.cli.plan.hub_headers import read_hub_model
 from pagefleet.cli.plan.safetensors_headers import read_headers, read_json
 
 
-def read_model_facts(model: str, *, revision: str | None = None) -> ModelFacts:
+def read_model_facts(model: str, *, revision: str | None = None, asks_hub: bool = True) -> ModelFacts:
     """Return the facts of the engine's MODEL without reading its weights; raises UserMistake or CannotPlan."""
     if not model:
         raise UserMistake("MODEL is empty: write a folder, a GGUF file, a Hugging Face id or package://module/file.")
     if _is_hub_id(model):
-        return read_hub_model(model, revision)
+        return read_hub_model(model, revision, asks_hub=asks_hub)
     require_extra("engine", ("pagefleet.engine",))  # an image of the operator does without
     from pagefleet.engine.errors import StartupError
     from pagefleet.engine.model_source import resolve_model

@@ -19,6 +19,10 @@ class Profile:
     measured: MeasuredStep
     bandwidth_gb_per_s: float | None
     tflops: float | None
+    device: str | None
+    """`cpu` or `cuda`."""
+    memory_bytes: int | None
+    """Of the accelerator that was measured."""
 
 
 def read_profile(path: Path) -> Profile:
@@ -48,4 +52,6 @@ def _profile(document: dict[str, Any]) -> Profile:
         ),
         bandwidth_gb_per_s=None if bandwidth is None else float(bandwidth) / 1e9,
         tflops=None if flops is None else float(flops) / 1e12,
+        device=document.get("device"),
+        memory_bytes=document.get("memory_bytes"),
     )

@@ -19,9 +19,16 @@ class LocalManifests:
     """Hold what files ask for. Use the services only where there are no errors."""
 
     services: tuple[LocalService, ...] = ()
+    specs: tuple[InferenceService, ...] = ()
+    """The services as they are written."""
     errors: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     """What is valid but has no effect on this machine, one sentence each."""
+
+    @property
+    def memory_share(self) -> float:
+        """The part of the machine's memory that each replica gets."""
+        return 1 / max(1, sum(one.wanted.replicas for one in self.services if not one.wanted.refusal))
 
     @property
     def refusals(self) -> list[str]:
@@ -45,6 +52,7 @@ def load(files: Sequence[Path], *, has_hub_token: bool = False, extra_flags: Seq
     services = [one.service for one in loaded]
     return LocalManifests(
         services=tuple(_local(service, has_hub_token, extra_flags) for service in services),
+        specs=tuple(services),
         notes=tuple(note for service in services for note in _notes(service)),
     )
 

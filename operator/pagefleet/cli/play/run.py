@@ -11,6 +11,7 @@ from pathlib import Path
 
 from pagefleet.api.v1alpha1 import ServicePhase
 from pagefleet.cli.errors import EXIT_FAILURE, EXIT_INTERRUPTED, UserMistake
+from pagefleet.cli.plan.auto_choice import describe_auto
 from pagefleet.cli.play import manifests
 from pagefleet.cli.play.ask import AskFailed, stream_answer
 from pagefleet.cli.play.fleet import Fleet
@@ -93,6 +94,8 @@ class _Session:
         self._stop = asyncio.Event()
         self._signals = 0
         self._has_told_curl = options.question is not None
+        self._described: set[tuple[str, ...]] = set()
+        self._describing: asyncio.Task[None] | None = None
 
     async def run(self, loaded: LocalManifests) -> int:
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -111,10 +114,11 @@ class _Session:
                 return asking.result()
             return EXIT_INTERRUPTED if self._options.question is not None and not self._has_told_curl else 0
         finally:
-            for task in (*side_tasks, asking, stopping):
+            tasks = [*side_tasks, asking, stopping, *filter(None, (self._describing,))]
+            for task in tasks:
                 task.cancel()
             await self._end(server, serving)
-            await asyncio.gather(*side_tasks, asking, stopping, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
             await client.aclose()
 
     async def _end(self, server: RouterServer, serving: asyncio.Task[None]) -> None:
@@ -130,6 +134,21 @@ class _Session:
         for note in loaded.notes:
             self._screen.note(note)
         self._fleet.apply(loaded.services)
+        if self._describing is not None:
+            self._describing.cancel()
+        self._describing = asyncio.create_task(self._describe_auto(loaded))
+
+    async def _describe_auto(self, loaded: LocalManifests) -> None:
+        """Tell what mode Auto would choose, once for each version of a service; files are read beside the loop."""
+        can_run = {one.wanted.name for one in loaded.services if not one.wanted.refusal}
+        for service in loaded.specs:
+            if service.metadata.name not in can_run:
+                continue
+            lines = tuple(await asyncio.to_thread(describe_auto, service, memory_share=loaded.memory_share))
+            if lines not in self._described:
+                self._described.add(lines)
+                for line in lines:
+                    self._screen.note(line)
 
     def _on_signal(self) -> None:
         self._signals += 1

@@ -15,6 +15,7 @@ from dataclasses import replace
 from pagefleet.api.conditions import PLAN_ACCEPTED, ConditionStatus, find_condition
 from pagefleet.api.v1alpha1 import InferenceService, InferenceServiceSpec, WeightQuantization
 from pagefleet.capacity import CannotPlan, CapacityPlan, DoesNotFit, ObjectiveOutOfReach, PlanRequest
+from pagefleet.capacity.quality import is_plain_cache
 from pagefleet.capacity.text import bytes_text, count_text
 from pagefleet.operator.plan.cached_plan import plan_capacity
 from pagefleet.operator.plan.observed import Observed
@@ -101,7 +102,7 @@ def _knobs_sentence(spec: InferenceServiceSpec, plan: CapacityPlan) -> str:
     ]
     if knobs.weights != WeightQuantization.NONE:
         fields.append(("weights: {{quantization: {}}}", engine.weights.quantization, knobs.weights))
-    if knobs.kv_cache in map(str, spec.tuning.allow.kv_cache):
+    if knobs.kv_cache in map(str, spec.tuning.allow.kv_cache) or not is_plain_cache(knobs.kv_cache):
         fields.append(("kvCache: {{dtype: {}}}", engine.kv_cache.dtype, knobs.kv_cache))
     return ", ".join(form.format(value) for form, told, value in fields if told is None)
 

@@ -11,8 +11,11 @@ from pagefleet.capacity import (
     Allowed,
     Lengths,
     ModelFacts,
+    Objective,
     PinnedKnobs,
     PlanRequest,
+    QualityGate,
+    QualityResult,
     Workload,
     find_accelerator,
     pagefleet_profile,
@@ -41,7 +44,21 @@ def allowed_formats(spec: InferenceServiceSpec) -> Allowed:
     return Allowed(
         weights=tuple(map(str, allow.weights if weights is None else (weights,))),
         kv_cache=tuple(map(str, allow.kv_cache if kv_cache is None else (kv_cache,))),
+        weights_are_fixed=weights is not None,
+        kv_cache_is_fixed=kv_cache is not None,
     )
+
+
+def quality_gate(spec: InferenceServiceSpec) -> QualityGate:
+    """Return what the user tells of the quality of rounded formats."""
+    quality = spec.tuning.quality
+    if quality is None:
+        return QualityGate()
+    results = tuple(
+        QualityResult(weights=str(one.weights), kv_cache=str(one.kv_cache), kl_nats=one.kl_nats)
+        for one in quality.results
+    )
+    return QualityGate(results=results, max_kl_nats=quality.max_kl_nats)
 
 
 def objectives_of(spec: InferenceServiceSpec) -> Workload:
@@ -82,8 +99,10 @@ def make_request(spec: InferenceServiceSpec, model: ModelFacts, accelerator: Acc
         engine=pagefleet_profile(accelerator.kind),
         count=spec.accelerator.count,
         workload=_within(objectives_of(spec), spec.engine.max_model_len or model.architecture.context_length),
+        objective=Objective(spec.tuning.objective),
         pinned=pinned_knobs(spec.engine),
         allowed=allowed_formats(spec),
+        gate=quality_gate(spec),
     )
 
 
@@ -92,9 +111,12 @@ def as_started(request: PlanRequest, spec: InferenceServiceSpec) -> PlanRequest:
     return replace(
         request,
         chooses_knobs=False,
+        objective=Objective.THROUGHPUT,
         allowed=Allowed(
             weights=(str(spec.engine.weights.quantization or WeightQuantization.NONE),),
             kv_cache=(str(spec.engine.kv_cache.dtype or KvCacheDtype.AUTO),),
+            weights_are_fixed=True,
+            kv_cache_is_fixed=True,
         ),
     )
 

@@ -1,5 +1,6 @@
 """The plan as a service's status shows it: the settings of its replicas, what was predicted, and what was measured."""
 
+from dataclasses import replace
 from typing import Any
 
 from pagefleet.api.capacity import CapacityReport, EnginePhase
@@ -7,6 +8,7 @@ from pagefleet.api.v1alpha1 import InferenceService, KvCacheDtype, PlanFootprint
 from pagefleet.capacity import CapacityPlan, Choice
 from pagefleet.operator.plan.observed import Observed
 from pagefleet.operator.plan.revision import Revision
+from pagefleet.operator.plan.tuned_knobs import TunedKnobs
 from pagefleet.operator.plan.tuning import Tuning
 from pagefleet.operator.plan.verdict import Verdict
 
@@ -105,20 +107,27 @@ def _planned(service: InferenceService, plan: CapacityPlan, tuning: Tuning) -> d
             full_length_sequences=round(plan.full_length_sequences, 2),
         ),
         "limit": tuning.plan.limit if tuning.plan is not None and tuning.plan.knobs == plan.knobs else plan.limit,
+        "formats": tuple(each.sentence for each in tuning.formats or plan.formats),
         "why": _why(plan, tuning),
     }
+
+
+def chosen_flags(knobs: TunedKnobs) -> set[str]:
+    """Return the knobs that the planner has chosen, as a plan names them."""
+    return {flag for flag, name in _TUNED.items() if getattr(knobs, name) is not None}
 
 
 def _why(plan: CapacityPlan, tuning: Tuning) -> tuple[str, ...]:
     """Return a sentence for each knob; those that were chosen earlier stand in the plan like the user's."""
     missing = f"not in this engine yet: {', '.join(plan.unavailable)}" if plan.unavailable else ""
-    chosen = {flag for flag, name in _TUNED.items() if getattr(tuning.knobs, name) is not None}
-    reasons = {(one.knob, one.value): one.reason for one in tuning.plan.choices} if tuning.plan is not None else {}
+    chosen = chosen_flags(tuning.knobs)
+    reasons = {(one.knob, one.value): one.sentence for one in tuning.plan.choices} if tuning.plan is not None else {}
 
     def reason(choice: Choice) -> str:
         if choice.knob not in chosen:
-            return choice.reason
-        return reasons.get((choice.knob, choice.value), "chosen when this spec was first planned")
+            return choice.sentence
+        earlier = replace(choice, reason="chosen when this spec was first planned")
+        return reasons.get((choice.knob, choice.value), earlier.sentence)
 
     choices = (f"{choice.knob} {choice.value}: {reason(choice)}" for choice in plan.choices)
     return tuple(filter(None, (missing, *choices)))
@@ -130,6 +139,7 @@ _TUNED = {
     "max-num-batched-tokens": "max_num_batched_tokens",
     "quantization": "weights",
     "kv-cache-dtype": "kv_cache",
+    "gpu-memory-utilization": "gpu_memory_utilization",
 }
 """Knobs of a plan by the names that they have among the tuned ones."""
 

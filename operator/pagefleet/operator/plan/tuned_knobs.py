@@ -11,8 +11,8 @@ from pagefleet.api.v1alpha1 import InferenceService, KvCacheDtype, WeightQuantiz
 class TunedKnobs:
     """Hold what is chosen; None is left to the engine.
 
-    `max_model_len` and the share of memory are not among them: the engine fits the length to what it measures, and a
-    predicted one that is a block too long would keep it from starting.
+    `max_model_len` is not among them: the engine fits it to what it measures, and a predicted one that is a block too
+    long would keep it from starting.
     """
 
     block_size: int | None = None
@@ -20,6 +20,8 @@ class TunedKnobs:
     max_num_batched_tokens: int | None = None
     weights: str | None = None
     kv_cache: str | None = None
+    gpu_memory_utilization: float | None = None
+    """Chosen for the objective memory alone: others leave nothing of it to spare."""
 
     def as_fields(self) -> dict[str, str]:
         """Return the chosen values as texts, by their fields under `spec`."""
@@ -43,6 +45,7 @@ _FIELDS = {
     "max_num_batched_tokens": "engine.maxNumBatchedTokens",
     "weights": "engine.weights.quantization",
     "kv_cache": "engine.kvCache.dtype",
+    "gpu_memory_utilization": "engine.gpuMemoryUtilization",
 }
 
 
@@ -60,6 +63,7 @@ def with_knobs(service: InferenceService, knobs: TunedKnobs) -> InferenceService
             "max_num_batched_tokens": engine.max_num_batched_tokens or knobs.max_num_batched_tokens,
             "weights": engine.weights.model_copy(update={"quantization": weights}),
             "kv_cache": engine.kv_cache.model_copy(update={"dtype": kv_cache}),
+            "gpu_memory_utilization": engine.gpu_memory_utilization or knobs.gpu_memory_utilization,
         }
     )
     return service.model_copy(update={"spec": service.spec.model_copy(update={"engine": tuned})})

@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from pagefleet.api.v1alpha1 import InferenceService, InferenceServiceSpec, TuningMode, TuningObjective, TuningStatus
-from pagefleet.capacity import CannotPlan, CapacityPlan, DoesNotFit, PlanRequest
-from pagefleet.capacity.text import time_text
+from pagefleet.capacity import CannotPlan, CapacityPlan, DoesNotFit, FormatQuality, PlanRequest, aim
+from pagefleet.capacity.quality import is_plain_cache
+from pagefleet.capacity.text import bytes_text, time_text
 from pagefleet.operator.plan.cached_plan import plan_capacity
 from pagefleet.operator.plan.observed import Observed, RevisionRecord
 from pagefleet.operator.plan.plan_request import as_started, find_pod_accelerator, make_request
@@ -24,8 +25,6 @@ LEAST_GAIN = 1.1
 """A smaller gain is within the error of the prediction, and no reason to restart replicas."""
 LEAST_AGE = timedelta(days=1)
 """Time between two choices for one spec."""
-LATENCY_SLACK = 2.0
-"""With the objective latency and no objective in time, tokens may take so many times as long as for a lone request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +35,8 @@ class Tuning:
     status: TuningStatus | None = None
     plan: CapacityPlan | None = None
     """The plan that the knobs are from, or that now would be chosen."""
+    formats: tuple[FormatQuality, ...] = ()
+    """What may be chosen of weights and caches; empty where nothing is chosen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,15 +66,16 @@ def tune(
     proposal = None if mode is TuningMode.OFF else _proposal_for(service, kept, observed, settings)
     if proposal is None:
         return Tuning(kept)
+    best, formats = proposal.plan, proposal.plan.formats
     if mode is TuningMode.RECOMMEND:
-        return Tuning(kept, _told(proposal, proposal.knobs if proposal.gain >= LEAST_GAIN else NO_KNOBS))
+        told = _told(proposal, proposal.knobs if proposal.gain >= LEAST_GAIN else NO_KNOBS)
+        return Tuning(kept, told, formats=formats)
     if pinned is None or _may_choose_again(pinned, proposal, settings, now):
-        return Tuning(proposal.knobs, _told(proposal, proposal.knobs, is_applied=True), proposal.plan)
+        return Tuning(proposal.knobs, _told(proposal, proposal.knobs, is_applied=True), best, formats)
     if proposal.gain < LEAST_GAIN:
-        return Tuning(
-            kept, TuningStatus(recommended=kept.as_fields() or None, applied=True, message=_KEPT), proposal.plan
-        )
-    return Tuning(kept, _told(proposal, proposal.knobs), proposal.plan)
+        told = TuningStatus(recommended=kept.as_fields() or None, applied=True, message=_KEPT)
+        return Tuning(kept, told, best, formats)
+    return Tuning(kept, _told(proposal, proposal.knobs), best, formats)
 
 
 _KEPT = "replicas keep the knobs that were chosen for this spec: others would gain less than 10 %"
@@ -106,7 +108,7 @@ def _proposal_for(
 def propose(service: InferenceService, kept: TunedKnobs, request: PlanRequest) -> Proposal:
     """Choose knobs for the user's objective and compare them with the present ones; raises CannotPlan."""
     spec = service.spec
-    request = _towards(spec.tuning.objective, request)
+    request = aim(request)
     best = plan_capacity(request)
     if best.unavailable:
         raise CannotPlan(f"not in this engine yet: {', '.join(best.unavailable)}")
@@ -123,35 +125,32 @@ def propose(service: InferenceService, kept: TunedKnobs, request: PlanRequest) -
     return Proposal(knobs if gain >= 1 else kept, best, gain, sentence)
 
 
-def _towards(objective: TuningObjective, request: PlanRequest) -> PlanRequest:
-    """Return a request with an objective for the time between tokens, where the user wants speed and gave none."""
-    workload = request.workload
-    if objective is not TuningObjective.LATENCY or workload.itl_s is not None:
-        return request
-    step = plan_capacity(request).step
-    if step is None:
-        return request
-    itl_s = LATENCY_SLACK * (step.base_s + step.decode_s(workload.mean_context))
-    return replace(request, workload=replace(workload, itl_s=itl_s))
-
-
 def _knobs_of(spec: InferenceServiceSpec, plan: CapacityPlan) -> TunedKnobs:
     """Return what of a plan the user left open; formats only where they are no default."""
     engine, knobs = spec.engine, plan.knobs
     allowed = spec.tuning.allow
     weights = knobs.weights if engine.weights.quantization is None and knobs.weights != "none" else None
-    chosen = engine.kv_cache.dtype is None and knobs.kv_cache in map(str, allowed.kv_cache)
+    is_named = knobs.kv_cache in map(str, allowed.kv_cache) or not is_plain_cache(knobs.kv_cache)
+    chosen = engine.kv_cache.dtype is None and is_named
+    takes_share = spec.tuning.objective is TuningObjective.MEMORY and engine.gpu_memory_utilization is None
     return TunedKnobs(
         block_size=knobs.block_size if engine.block_size is None else None,
         max_num_seqs=knobs.max_num_seqs if engine.max_num_seqs is None else None,
         max_num_batched_tokens=knobs.max_num_batched_tokens if engine.max_num_batched_tokens is None else None,
         weights=weights,
         kv_cache=knobs.kv_cache if chosen else None,
+        gpu_memory_utilization=knobs.gpu_memory_utilization if takes_share else None,
     )
 
 
 def _compare(objective: TuningObjective, best: CapacityPlan, present: CapacityPlan) -> tuple[float, str]:
     """Return what the better knobs bring in the terms of the objective, as a ratio and a sentence."""
+    if objective is TuningObjective.MEMORY:
+        words = f"{bytes_text(best.predicted_bytes)} are expected to serve the load, now"
+        return (
+            present.predicted_bytes / best.predicted_bytes,
+            f"{words} {bytes_text(present.predicted_bytes)} are taken (predicted from the model's files)",
+        )
     before, after = _stall_s(present), _stall_s(best)
     if objective is TuningObjective.LATENCY and before and after:
         words = f"the longest step is expected to take {time_text(after)}, now {time_text(before)}"
