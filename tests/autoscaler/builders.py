@@ -26,8 +26,8 @@ SMALL_CONFIG, SMALL_HEADERS = checkpoints.dense(
 )
 SMALL = read_model("small", SMALL_CONFIG, SMALL_HEADERS)
 
-PAST_CUDA: EngineProfile = replace(PAGEFLEET_CUDA, kv_cache=("float32", "bf16"))
-"""An engine without packed caches."""
+PAST_CUDA: EngineProfile = replace(PAGEFLEET_CUDA, weights=("none",), kv_cache=("float32", "bf16"))
+"""An engine without packed weights and caches."""
 
 FUTURE_CUDA: EngineProfile = replace(
     PAGEFLEET_CUDA,

@@ -45,6 +45,11 @@ class Cluster(ABC):
             "HELM_DATA_HOME": str(self._scratch / "helm" / "data"),
         }
 
+    @property
+    def host_address(self) -> str | None:
+        """This machine's address as pods see it; None where that is not known."""
+        return None
+
     def kubectl(
         self,
         *arguments: str,

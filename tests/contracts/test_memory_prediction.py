@@ -20,10 +20,10 @@ from pagefleet.engine.config import EngineConfig
 from pagefleet.engine.messages import AddRequest
 from pagefleet.engine.sampling_params import SamplingParameters
 
-model, dtype, quantization, sequences, tokens = sys.argv[1:]
+model, dtype, quantization, kv_cache, sequences, tokens = sys.argv[1:]
 sequences, tokens = int(sequences), int(tokens)
-core = LLM(EngineConfig(model=model, dtype=dtype, quantization=quantization, max_num_seqs=sequences, threads=1,
-                        max_model_len=tokens + 16, max_num_batched_tokens=128)).core
+core = LLM(EngineConfig(model=model, dtype=dtype, quantization=quantization, kv_cache_dtype=kv_cache, threads=1,
+                        max_num_seqs=sequences, max_model_len=tokens + 16, max_num_batched_tokens=128)).core
 release_free_heap()
 peak = machine.PeakMemory()
 assert peak.reset()
@@ -39,8 +39,10 @@ print(json.dumps({"memory": msgspec.to_builtins(core.info.memory), "drift": core
 """
 
 
-def run(model: str, dtype: str, quantization: str, *, sequences: int, tokens: int) -> dict[str, Any]:
-    arguments = (model, dtype, quantization, str(sequences), str(tokens))
+def run(
+    model: str, dtype: str, quantization: str, *, sequences: int, tokens: int, kv_cache: str = "auto"
+) -> dict[str, Any]:
+    arguments = (model, dtype, quantization, kv_cache, str(sequences), str(tokens))
     command = [sys.executable, "-c", RUN, *arguments]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
@@ -60,6 +62,12 @@ def check(found: dict[str, Any]) -> None:
 @pytest.mark.parametrize(("dtype", "quantization"), [("bfloat16", "none"), ("float32", "none"), ("float32", "int8")])
 def test_a_random_model_takes_what_is_predicted(dtype: str, quantization: str) -> None:
     check(run(str(preset_folder("S")), dtype, quantization, sequences=64, tokens=80))
+
+
+@pytest.mark.parametrize(("quantization", "kv_cache"), [("int8", "int8"), ("int4", "int4"), ("int4", "k4v3")])
+def test_packed_caches_take_what_is_predicted(quantization: str, kv_cache: str) -> None:
+    """Prompts of several blocks, so that some are packed and others stay plain."""
+    check(run(str(preset_folder("S")), "float32", quantization, kv_cache=kv_cache, sequences=8, tokens=144))
 
 
 @pytest.mark.real_model

@@ -2,9 +2,10 @@
 without a failed request, scaling, deletion, and nothing left.
 """
 
+import itertools
 import json
+import re
 import sys
-import sysconfig
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -16,44 +17,18 @@ import yaml
 
 from tests.cluster.cluster import Cluster
 from tests.cluster.fixtures import GPUS, NODES
+from tests.e2e.client_pod import ASK, ENOUGH, client_pod
 from tests.helm.chart import CHART
 from tests.images.build import BuiltImage, build, why_not
 from tests.images.recipe import PYTHON_VERSION
+from tests.support.hub import Hub
+from tests.support.tiny_models import make_tiny_model
 
 ROOT = Path(__file__).parents[2]
 QUICKSTART = ROOT / "examples" / "quickstart.yaml"
 SYSTEM = "pagefleet-system"
 CONTROL_PLANE_PODS = "app.kubernetes.io/name=pagefleet"
 READY_TIMEOUT_S = 180
-
-ENOUGH = "/tmp/enough"
-# Asks again and again until the time is over or the file is there, each answer streamed; prints what came of it as one
-# line of JSON.
-ASK = f"""
-import json, os, sys, time
-from openai import OpenAI
-url, seconds, tokens = sys.argv[1], float(sys.argv[2]), int(sys.argv[3])
-end, answers, failures, first_s = time.monotonic() + seconds, [], [], None
-while True:
-    began = time.monotonic()
-    try:
-        with OpenAI(base_url=url, api_key="none", max_retries=0, timeout=60) as client:
-            stream = client.chat.completions.create(
-                model="chat", stream=True, temperature=0, max_tokens=tokens,
-                messages=[{{"role": "user", "content": "What is the capital of France?"}}])
-            text, reason = "", None
-            for chunk in stream:
-                if first_s is None: first_s = time.monotonic() - began
-                text += chunk.choices[0].delta.content or ""
-                reason = chunk.choices[0].finish_reason or reason
-            assert reason in ("stop", "length"), reason
-            answers.append(text)
-    except Exception as error:
-        failures.append(repr(error))
-    if time.monotonic() >= end or os.path.exists({ENOUGH!r}):
-        break
-print(json.dumps({{"answers": answers, "failures": failures, "first_s": first_s}}))
-"""
 
 
 @dataclass(frozen=True)
@@ -68,14 +43,20 @@ class World:
         """Run kubectl in the user's namespace and return its output."""
         return self.cluster.kubectl(f"--namespace={self.namespace}", *arguments, **options).stdout
 
-    def service(self) -> dict[str, Any]:
-        """Return the InferenceService."""
-        found: dict[str, Any] = json.loads(self.kubectl("get", "pf/chat", "--output=json"))
+    def service(self, name: str = "chat") -> dict[str, Any]:
+        """Return an InferenceService."""
+        found: dict[str, Any] = json.loads(self.kubectl("get", f"pf/{name}", "--output=json"))
         return found
 
-    def ask(self, seconds: float, tokens: int = 16) -> dict[str, Any]:
-        """Ask from the client's pod, through the Service."""
-        url = self.service()["status"]["url"]
+    def pods(self, name: str) -> list[dict[str, Any]]:
+        """Return the pods of a service."""
+        selector = f"-lserving.pagefleet.io/service={name}"
+        found: list[dict[str, Any]] = json.loads(self.kubectl("get", "pods", selector, "--output=json"))["items"]
+        return found
+
+    def ask(self, seconds: float, tokens: int = 16, *, service: str = "chat") -> dict[str, Any]:
+        """Ask from the client's pod, through a service's Service, for the model `chat`."""
+        url = self.service(service)["status"]["url"]
         output = self.kubectl(
             "exec", "client", "--", "python", "-c", ASK, url, str(seconds), str(tokens), timeout_s=300
         )
@@ -83,24 +64,15 @@ class World:
         return answer
 
 
-def client_pod(image: str) -> str:
-    """Return a pod that has the openai package of this environment, which no image of ours holds."""
-    packages = sysconfig.get_path("purelib")
-    container = {
-        "name": "client",
-        "image": image,
-        "imagePullPolicy": "Never",
-        "command": ["sleep", "infinity"],
-        "env": [{"name": "PYTHONPATH", "value": "/packages"}],
-        "volumeMounts": [{"name": "packages", "mountPath": "/packages", "readOnly": True}],
-    }
-    volume = {"name": "packages", "hostPath": {"path": packages, "type": "Directory"}}
-    spec = {"containers": [container], "volumes": [volume], "terminationGracePeriodSeconds": 0}
-    return yaml.safe_dump({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "client"}, "spec": spec})
+@pytest.fixture(scope="module")
+def hub(node_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hub]:
+    """A hub that the operator and the pods ask, with no model yet."""
+    with Hub(tmp_path_factory.mktemp("hub"), address=node_cluster.host_address or "127.0.0.1") as running:
+        yield running
 
 
 @pytest.fixture(scope="module")
-def world(node_cluster: Cluster) -> Iterator[World]:
+def world(node_cluster: Cluster, hub: Hub) -> Iterator[World]:
     if reason := why_not():
         pytest.skip(reason)
     if f"{sys.version_info.major}.{sys.version_info.minor}" != PYTHON_VERSION:
@@ -110,7 +82,7 @@ def world(node_cluster: Cluster) -> Iterator[World]:
         for archive in image.archives:
             node_cluster.import_image(archive)
     node_cluster.kubectl("create", "namespace", SYSTEM)
-    flags = []
+    flags = ["--set", f"hub.endpoint={hub.url}"]
     for name, image in (("operator", operator), ("engine", engine)):
         repository, _, tag = image.reference.rpartition(":")
         flags += ["--set", f"{name}.image.repository={repository}", "--set", f"{name}.image.tag={tag}"]
@@ -176,8 +148,8 @@ def change_without_a_failed_request(world: World, measured: Callable[[str], None
     def has_taken_over() -> bool:
         status = world.service()["status"]
         revisions = status["revisions"]
-        pods = json.loads(world.kubectl("get", "pods", "-lserving.pagefleet.io/service=chat", "--output=json"))["items"]
-        return revisions["current"] not in (None, before) and len(pods) == 1 and status["readyReplicas"] == 1
+        is_alone = len(world.pods("chat")) == 1
+        return revisions["current"] not in (None, before) and is_alone and status["readyReplicas"] == 1
 
     wait_for(has_taken_over, "the new revision never took over")
     took_s = time.monotonic() - began_s
@@ -188,12 +160,17 @@ def change_without_a_failed_request(world: World, measured: Callable[[str], None
     assert result["failures"] == []
     assert len(result["answers"]) > 3
     world.kubectl("exec", "client", "--", "rm", ENOUGH)
-    arguments = json.loads(world.kubectl("get", "pods", "-lserving.pagefleet.io/service=chat", "--output=json"))
-    flags = arguments["items"][0]["spec"]["containers"][0]["args"]
-    assert flags[flags.index("--max-num-seqs") + 1] == "6"
+    assert flags_of(world, "chat")["--max-num-seqs"] == "6"
     measured(
         f"a changed spec took over in {took_s:.1f} s; {len(result['answers'])} streamed answers meanwhile, none failed"
     )
+
+
+def flags_of(world: World, name: str) -> dict[str, str]:
+    """Return what the only pod of a service starts its engine with."""
+    (pod,) = world.pods(name)
+    arguments = pod["spec"]["containers"][0]["args"]
+    return dict(itertools.pairwise(arguments))
 
 
 def scale_and_back(world: World) -> None:
@@ -231,29 +208,25 @@ def service_manifest(name: str, **spec: Any) -> str:
 
 
 def reason_of(world: World, name: str) -> tuple[str, str]:
-    status = json.loads(world.kubectl("get", f"pf/{name}", "--output=json")).get("status", {})
+    status = world.service(name).get("status", {})
     return status.get("reason", ""), status.get("message", "")
 
 
 def hog_gpus(image: str) -> str:
     """Return pods that hold every fake GPU of the cluster."""
+    container = {
+        "name": "hog",
+        "image": image,
+        "imagePullPolicy": "Never",
+        "command": ["sleep", "infinity"],
+        "resources": {"limits": {"nvidia.com/gpu": GPUS}},
+    }
     pods = [
         {
             "apiVersion": "v1",
             "kind": "Pod",
             "metadata": {"name": f"hog-{number}", "labels": {"app": "hog"}},
-            "spec": {
-                "terminationGracePeriodSeconds": 0,
-                "containers": [
-                    {
-                        "name": "hog",
-                        "image": image,
-                        "imagePullPolicy": "Never",
-                        "command": ["sleep", "infinity"],
-                        "resources": {"limits": {"nvidia.com/gpu": GPUS}},
-                    }
-                ],
-            },
+            "spec": {"terminationGracePeriodSeconds": 0, "containers": [container]},
         }
         for number in range(NODES)
     ]
@@ -277,7 +250,7 @@ def test_a_shortage_of_accelerators_is_named_and_ends_by_itself(world: World, me
 
     world.kubectl("delete", "pod", "-lapp=hog")
     world.kubectl("wait", "--for=condition=Ready", "pf/gpu", "--timeout=120s", timeout_s=140)
-    (pod,) = json.loads(world.kubectl("get", "pods", "-lserving.pagefleet.io/service=gpu", "--output=json"))["items"]
+    (pod,) = world.pods("gpu")
     assert pod["spec"]["containers"][0]["resources"]["limits"] == {"nvidia.com/gpu": "1"}
     world.kubectl("delete", "pf/gpu")
 
@@ -319,3 +292,68 @@ def test_a_fixed_manifest_recovers_without_a_deletion(world: World) -> None:
     world.kubectl("apply", "-f", "-", input=service_manifest("fixed"))
     world.kubectl("wait", "--for=condition=Ready", "pf/fixed", "--timeout=120s", timeout_s=140)
     world.kubectl("delete", "pf/fixed", "--timeout=60s")
+
+
+PLANNED: dict[str, tuple[dict[str, Any], str]] = {
+    "broad": ({"layers": 4, "kv_heads": 4, "head_dim": 64, "max_position_embeddings": 2048}, "1Gi"),
+    "long": ({"max_position_embeddings": 8192}, "1Gi"),
+    "wordy": ({"vocab": 150_000}, "896Mi"),
+}
+"""What a model has more of than a tiny one, and the memory of its pods: of the first the cache is most, of the last
+the logits."""
+KNOB_FIELDS = {
+    "block-size": "blockSize",
+    "max-model-len": "maxModelLen",
+    "max-num-seqs": "maxNumSeqs",
+    "max-num-batched-tokens": "maxNumBatchedTokens",
+}
+
+
+def apply_planned(world: World, hub: Hub, name: str, **spec: Any) -> None:
+    """Write a service of a model on the hub; its pods have so much memory as the model's entry says."""
+    engine = {
+        "name": "engine",
+        "env": [{"name": "HF_ENDPOINT", "value": hub.url}],
+        "resources": {"limits": {"memory": PLANNED[name][1]}},
+    }
+    model = {"uri": f"hf://organisation/{name}", "name": "chat"}
+    template = {"spec": {"containers": [engine]}}
+    manifest = service_manifest(name, **{"model": model, "engine": {}, "template": template, **spec})
+    world.kubectl("apply", "--filename=-", input=manifest)
+
+
+@pytest.mark.timeout(900)
+def test_three_services_run_as_three_plans_say(
+    world: World, hub: Hub, tmp_path: Path, measured: Callable[[str], None]
+) -> None:
+    """One is refused before it has a pod, and the fix that its status names makes it answer."""
+    if world.cluster.host_address is None:
+        pytest.skip("pods of this cluster do not reach the hub of this machine")
+    for name, (sizes, _) in PLANNED.items():
+        hub.folders[f"organisation/{name}"] = make_tiny_model(tmp_path / name, **sizes)
+    began_s = time.monotonic()
+    apply_planned(world, hub, "broad", tuning={"mode": "Auto", "allow": {"kvCache": ["auto", "int8"]}})
+    apply_planned(world, hub, "long", engine={"blockSize": 32}, tuning={"mode": "Auto", "objective": "latency"})
+    apply_planned(world, hub, "wordy", tuning={"mode": "Recommend"})
+
+    wait_for(lambda: reason_of(world, "wordy")[0] == "DoesNotFit", "what does not fit was never told", 60)
+    message = reason_of(world, "wordy")[1]
+    fix = re.search(r"activations 4\d\d MiB.* 0.9 of 896 MiB .*maxNumSeqs: (\d+), maxNumBatchedTokens: (\d+)", message)
+    assert fix is not None, message
+    assert world.pods("wordy") == []
+    apply_planned(world, hub, "wordy", engine={"maxNumSeqs": int(fix[1]), "maxNumBatchedTokens": int(fix[2])})
+    services = [f"pf/{name}" for name in PLANNED]
+    world.kubectl("wait", "--for=condition=Ready", *services, "--timeout=120s", timeout_s=140)
+    measured(f"three planned services, one refused and fixed: Ready {time.monotonic() - began_s:.1f} s after the first")
+
+    plans = {name: world.service(name)["status"]["plan"] for name in PLANNED}
+    assert [plans[name]["kvCache"] for name in PLANNED] == ["int8", "auto", "auto"]
+    assert flags_of(world, "broad")["--kv-cache-dtype"] == "int8"
+    assert len({tuple(plan[field] for field in KNOB_FIELDS.values()) for plan in plans.values()}) == len(PLANNED)
+    for name, plan in plans.items():
+        told = {knob: reason for knob, _, reason in (sentence.partition(": ") for sentence in plan["why"])}
+        assert all(told[f"{knob} {plan[field]}"] for knob, field in KNOB_FIELDS.items()), plan
+        assert flags_of(world, name)["--max-num-seqs"] == str(plan["maxNumSeqs"])
+        assert plan["measured"]["memoryBytes"] == plan["predicted"]["memoryBytes"]
+    assert world.ask(seconds=0, service="wordy")["failures"] == []
+    world.kubectl("delete", *services, "--wait=false")

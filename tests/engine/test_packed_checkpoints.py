@@ -14,8 +14,8 @@ from safetensors.torch import load_file, save_file
 from pagefleet.engine.checkpoint_format import packed_format
 from pagefleet.engine.config import EngineConfig
 from pagefleet.engine.errors import StartupError
-from pagefleet.engine.kernels.cpu.int4 import use_int4_backend
 from pagefleet.engine.kernels.cpu.int4_linear import CpuInt4Linear
+from pagefleet.engine.kernels.int4 import use_int4_backend
 from pagefleet.engine.layers.int4_linear import TorchInt4Linear
 from pagefleet.engine.llm import LLM
 from tests.support.forward import load_engine_model, teacher_forced_logits

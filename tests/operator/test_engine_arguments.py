@@ -92,7 +92,7 @@ def test_the_default_utilization_is_the_engines() -> None:
                 "engine": {"weights": {"quantization": "int8"}},
                 "accelerator": {"resource": "nvidia.com/gpu"},
             },
-            "spec.engine.weights.quantization is int8, and .* on a CPU alone; write none",
+            "spec.engine.weights.quantization is int8, and .* on a CPU alone; write int4 or none",
         ),
         ({"engine": {"parallelism": {"tensor": 2}}}, "spec.engine.parallelism.tensor is 2, and .*; write 1"),
         ({"engine": {"parallelism": {"pipeline": 2}}}, "spec.engine.parallelism.pipeline is 2, and .*; write 1"),

@@ -140,7 +140,7 @@ def test_a_new_operator_keeps_the_pods_and_reports_drift_until_the_user_adopts()
     [
         (
             {"engine": QUANTIZED},
-            "spec.engine.weights.quantization is sparse24, and .*; write none, or int8 or int4 on a CPU.",
+            "spec.engine.weights.quantization is sparse24, and .*; write none or int4, or int8 on a CPU.",
         ),
         ({"uri": "file:///models/chat"}, r"a pod may land on a node without that file; write pvc://claim/models/chat"),
         (

@@ -17,10 +17,18 @@ CHUNK_BYTES = 8192
 class Hub:
     """Serve folders as repositories, revisions `main` and `v2`, slowly if asked.
 
-    `folder` is `organisation/tiny`; `others` are folders by the names of their repositories.
+    `folder` is `organisation/tiny`; `others` are folders by the names of their repositories. `address` is where it
+    listens.
     """
 
-    def __init__(self, folder: Path, *, chunk_delay_s: float = 0.0, others: Mapping[str, Path] | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        chunk_delay_s: float = 0.0,
+        others: Mapping[str, Path] | None = None,
+        address: str = "127.0.0.1",
+    ) -> None:
         hub = self
         self.folders = {"organisation/tiny": folder, **(others or {})}
         self.chunk_delay_s = chunk_delay_s
@@ -39,8 +47,8 @@ class Hub:
             def log_message(self, *_arguments: object) -> None:
                 """Stay silent."""
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        self._server = ThreadingHTTPServer((address, 0), Handler)
+        self.url = f"http://{address}:{self._server.server_port}"
 
     def answer(self, request: BaseHTTPRequestHandler, *, with_body: bool) -> None:
         path = request.path.split("?")[0]

@@ -78,8 +78,9 @@ class EngineProfile:
 # there is all that the planner needs. The memory terms are those of the engine's own start.
 PAGEFLEET_CUDA = EngineProfile(
     name="pagefleet on CUDA",
-    weights=("none",),
+    weights=("none", "int4"),
     kv_cache=("float32", "bf16", "int8", "int4", "k4v3"),
+    checkpoints=(None, "gptq", "awq", "compressed-tensors"),
     has_tensor_parallelism=False,
     max_num_seqs=128,
     max_num_batched_tokens=2048,

@@ -63,7 +63,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     attention_backend: str = "auto"
     """`auto`, `c` (the C kernels) or `gather` (torch). Auto takes C where it can serve the model."""
     linear_backend: str = "auto"
-    """`auto`, `c`, `onednn` or `torch`. Auto measures them on a CPU, and is torch on a GPU."""
+    """`auto`, `c`, `onednn`, `torch`, or `triton` for 4-bit weights. Auto measures them on a CPU; on a GPU it is Triton
+    for 4-bit weights and torch for others."""
     threads: int | None = None
     """CPU threads of the core; None leaves one core to the HTTP process."""
 

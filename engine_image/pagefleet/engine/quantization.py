@@ -5,7 +5,7 @@ from collections.abc import Collection
 from pagefleet.engine.errors import StartupError
 
 QUANTIZATIONS = ("none", "int8", "int4")
-"""What the engine makes of plain weights as it loads them; all but `none` on a CPU alone."""
+"""What the engine makes of plain weights as it loads them; int8 on a CPU alone."""
 
 MADE_BEFORE = ("gptq", "awq")
 """What only a checkpoint can bring: the word says that it must."""

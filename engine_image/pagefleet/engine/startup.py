@@ -1,6 +1,7 @@
 """From flags to an engine that has computed something: download, load, measure, allocate, warm up."""
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -20,10 +21,10 @@ from pagefleet.engine.device import choose_device, choose_dtype
 from pagefleet.engine.errors import StartupError
 from pagefleet.engine.gguf_conversion import convert
 from pagefleet.engine.kernels.choose import CACHE_DTYPES, check_cache_dtype, choose_attention
-from pagefleet.engine.kernels.cpu.int4 import round_to_int4, use_int4_backend
 from pagefleet.engine.kernels.cpu.int8 import use_int8
 from pagefleet.engine.kernels.cpu.pointwise import make_rms_norm
 from pagefleet.engine.kernels.cpu.probe import use_linear_backend
+from pagefleet.engine.kernels.int4 import round_linear, round_to_int4, use_int4_backend
 from pagefleet.engine.kernels.interface import AttentionShape, PagedAttention
 from pagefleet.engine.kernels.packed_format import PACKED_FORMATS
 from pagefleet.engine.layers.linear import Linear
@@ -65,12 +66,21 @@ def start_engine(
         model_config = load_config(source)
         architecture = architecture_of(model_config)
         dtype = choose_dtype(config.dtype, model_config, device, is_quantized=source.is_quantized)
-        model = load_model(model_config, source, dtype=dtype, device=device, model_impl=config.model_impl)
+        model = load_model(
+            model_config,
+            source,
+            dtype=dtype,
+            device=device,
+            model_impl=config.model_impl,
+            prepare=partial(_round_early, config),
+        )
         quantization = check_checkpoint(config.quantization, model.packed_method)
         linear_backend = _use_linear_backends(config, model, quantization)
         if linear_backend == "c":
             model.rms_norm = make_rms_norm(dtype)
         release_free_heap()
+        if device.type == "cuda":
+            torch.cuda.empty_cache()  # what weights were converted in would count as used
     with clock.stage("measure"):
         budget_tokens = _budget_tokens(config, device)
         shape = _attention_shape(config, model, dtype, device)
@@ -168,6 +178,12 @@ def _assemble(
     )
 
 
+def _round_early(config: EngineConfig, part: str, linear: Linear) -> None:
+    """Round a linear to 4 bits beside no more than its own layer: a model need not fit before it is rounded."""
+    if config.quantization == "int4" and part not in config.quantization_ignore:
+        round_linear(linear)
+
+
 def _use_linear_backends(config: EngineConfig, model: Model, quantization: str) -> str:
     """Give the linears, rounded where that is wanted, to the fastest back ends; returns the one of the layers."""
 
@@ -181,7 +197,10 @@ def _use_linear_backends(config: EngineConfig, model: Model, quantization: str) 
     kept = [linear for part, linear in linears if not is_chosen(part, linear)]
     if quantization == "int4":
         kept += round_to_int4(chosen)
-    backend = use_linear_backend(config.linear_backend, kept) if kept or quantization == "none" else ""
+    # Triton has products with 4-bit weights alone.
+    is_for_int4 = config.linear_backend == "triton" and quantization not in ("none", "int8")
+    plain_backend = "auto" if is_for_int4 else config.linear_backend
+    backend = use_linear_backend(plain_backend, kept) if kept or quantization == "none" else ""
     if quantization == "int8":
         return use_int8(config.linear_backend, chosen)
     return backend if quantization == "none" else use_int4_backend(config.linear_backend, chosen)

@@ -36,8 +36,11 @@ def throughput(
     preset: Preset = "S",
     model: Model = "",
     compare: Annotated[
-        Literal["hf", "batching"] | None,
-        typer.Option(help="Beside ours, in turns: transformers' generate, or our batching policies at equal memory."),
+        Literal["hf", "batching", "weights"] | None,
+        typer.Option(
+            help="Beside ours, in turns: transformers' generate, our batching policies at equal memory, or 8 and 4-bit "
+            "weights."
+        ),
     ] = None,
     requests: Requests = 64,
     baseline_requests: Annotated[

@@ -66,7 +66,7 @@ def serve(
     quantization: Annotated[
         Literal["none", "int8", "int4", "gptq", "awq"],
         typer.Option(
-            help="int8 and int4 round weights as they are loaded, on a CPU; gptq and awq demand such a model."
+            help="int4 and, on a CPU, int8 round weights as they are loaded; gptq and awq demand such a model."
         ),
     ] = "none",
     quantization_ignore: Annotated[
@@ -162,8 +162,8 @@ def serve(
         typer.Option(help="Attention kernels: C (CPU), Triton (GPU), or torch's; auto takes the fastest."),
     ] = "auto",
     linear_backend: Annotated[
-        Literal["auto", "c", "onednn", "torch"],
-        typer.Option(help="Matrix products on a CPU; auto measures at start and takes the fastest."),
+        Literal["auto", "c", "onednn", "triton", "torch"],
+        typer.Option(help="Matrix products; auto measures on a CPU, and on a GPU takes Triton for 4-bit weights."),
     ] = "auto",
     threads: Annotated[int | None, typer.Option(help="CPU threads of the model; default all cores but one.")] = None,
     drain_timeout: Annotated[

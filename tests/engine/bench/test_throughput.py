@@ -5,6 +5,7 @@ import math
 from collections import Counter
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -159,6 +160,22 @@ def test_policies_at_equal_memory_make_the_same_tokens() -> None:
     assert len({contestants[name]["output_tokens"] for name in contestants}) == 1
     assert contestants["continuous"]["steps"] < contestants["static"]["steps"], "places are filled again at once"
     assert report["same_outputs"] == {"dynamic": {"same": 8, "of": 8}, "static": {"same": 8, "of": 8}}
+
+
+def test_weights_of_all_precisions_run_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[str] = []
+
+    class Watched(OurEngine):
+        def __init__(self, config: EngineConfig, **options: Any) -> None:
+            super().__init__(config, **options)
+            started.append(self.core.info.quantization)
+
+    monkeypatch.setattr("pagefleet.engine.bench.throughput.OurEngine", Watched)
+    options = ThroughputOptions(engine=ENGINE, compare="weights", requests=2, rounds=1, measure=tiny_rates)
+    report = run_throughput(options, lambda _: None)
+    contestants = report["contestants"]
+    assert isinstance(contestants, dict)
+    assert list(contestants) == started == ["none", "int8", "int4"]
 
 
 def test_our_tokens_are_transformers_own() -> None:

@@ -8,13 +8,14 @@ from torch.nn.functional import linear
 
 from pagefleet.engine.config import EngineConfig
 from pagefleet.engine.errors import StartupError
-from pagefleet.engine.kernels.cpu.int4 import make_int4_kernel, round_to_int4, use_int4_backend
 from pagefleet.engine.kernels.cpu.int4_linear import CpuInt4Linear
+from pagefleet.engine.kernels.int4 import make_int4_kernel, round_to_int4, use_int4_backend
 from pagefleet.engine.layers.int4 import Int4Weight, dequantize, pack_numbers, unpack_words
 from pagefleet.engine.layers.int4_linear import TorchInt4Linear
 from pagefleet.engine.layers.int4_rounding import group_size, round_groups
 from pagefleet.engine.layers.linear import Linear
 from pagefleet.engine.llm import LLM
+from pagefleet.engine.models.decoder_layer import DecoderLayer, LayerLoader
 from pagefleet.engine.sampling_params import SamplingParameters
 from tests.engine.kernels.test_cpu_linear import ROWS, random
 from tests.support.tiny_models import make_tiny_llama
@@ -150,6 +151,20 @@ def test_what_no_group_divides_keeps_its_precision(caplog: pytest.LogCaptureFixt
         round_to_int4([Linear(random(8, 40))])
 
 
+def test_a_layer_is_rounded_before_the_next_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = make_tiny_llama(tmp_path, heads=4, kv_heads=2, hidden=64, head_dim=16, layers=3)
+    load, loaded = LayerLoader.load, list[DecoderLayer]()
+
+    def watch(loader: LayerLoader, prefix: str) -> DecoderLayer:
+        assert all(linear.weight is None for layer in loaded for _, linear in layer.linears)
+        loaded.append(load(loader, prefix))
+        return loaded[-1]
+
+    monkeypatch.setattr(LayerLoader, "load", watch)
+    LLM(EngineConfig(model=str(folder), quantization="int4", kv_cache_memory_bytes=2**22, threads=1))
+    assert len(loaded) == 3
+
+
 def test_an_engine_says_the_same_with_both_back_ends(tmp_path: Path) -> None:
     folder = make_tiny_llama(tmp_path, heads=4, kv_heads=2, hidden=64, head_dim=16, weight_scale=0.3)
     prompts = [[5], list(range(40)), list(range(100, 170))]
@@ -168,7 +183,7 @@ def test_an_engine_says_the_same_with_both_back_ends(tmp_path: Path) -> None:
     ("options", "sentence"),
     [
         ({"model_impl": "transformers"}, "this model keeps its own linears; use --quantization none"),
-        ({"linear_backend": "onednn"}, "--linear-backend onednn has no 4-bit weights; use auto, c or torch"),
+        ({"linear_backend": "onednn"}, "--linear-backend onednn has no 4-bit weights; use auto, c, triton or torch"),
     ],
     ids=str,
 )

@@ -18,6 +18,7 @@ from pagefleet.engine.kernels.interface import LayerAttention
 from pagefleet.engine.layers.norm import rms_norm
 from tests.engine.kernels import (
     test_cpu_attention,
+    test_cpu_int4,
     test_cpu_int8,
     test_cpu_linear,
     test_cpu_packed,
@@ -46,8 +47,8 @@ def wide() -> KernelLibrary:
 
 @pytest.fixture(autouse=True)
 def wide_everywhere(wide: KernelLibrary, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("attention", "int8", "probe", "pointwise", "sampling"):
-        monkeypatch.setattr(f"pagefleet.engine.kernels.cpu.{module}.load_library", lambda: wide)
+    for module in ("cpu.attention", "cpu.int8", "cpu.probe", "cpu.pointwise", "cpu.sampling", "int4"):
+        monkeypatch.setattr(f"pagefleet.engine.kernels.{module}.load_library", lambda: wide)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -93,6 +94,15 @@ def test_products(dtype: torch.dtype) -> None:
     test_cpu_int8.test_any_depth(71)
     test_cpu_int8.test_a_row_that_is_not_finite_stays_so_and_alone("c", torch.nan)
     test_cpu_int8.test_a_batch_gives_the_same_bits(dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_products_with_4_bit_weights(dtype: torch.dtype) -> None:
+    for has_bias, is_ordered in ((False, False), (True, True)):
+        test_cpu_int4.test_every_epilogue(dtype, has_bias, is_ordered)
+    test_cpu_int4.test_any_depth_and_width(384, 128, 77)
+    test_cpu_int4.test_a_row_that_is_not_finite_stays_so_and_alone(torch.nan)
+    test_cpu_int4.test_a_batch_gives_the_same_bits(dtype)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

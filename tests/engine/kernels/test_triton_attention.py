@@ -78,7 +78,7 @@ def test_fp8_rows_are_stored_and_cleared() -> None:
 
 
 def test_gpus_without_fp8_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(back_end, "_device_refusal", lambda _: None)
+    monkeypatch.setattr(back_end, "device_refusal", lambda _, kernel: None)  # noqa: ARG005
     monkeypatch.setattr("torch.cuda.get_device_capability", lambda _: (8, 0))
     shape = make_shape(cache_dtype=torch.float8_e4m3fn, device=torch.device("cuda"))
     assert TritonAttention.unsupported(shape) == (

@@ -27,12 +27,15 @@ from pagefleet.engine.bench.transformers_engine import (
 from pagefleet.engine.bench.workload import BenchRequest, spread
 from pagefleet.engine.config import EngineConfig
 from pagefleet.engine.errors import StartupError
+from pagefleet.engine.quantization import QUANTIZATIONS
 from pagefleet.engine.tokenizer import Tokenizer, load_tokenizer
 
 STATIC_BATCH = 16
 SEQUENTIAL = "hf_sequential"
 STATIC = f"hf_static{STATIC_BATCH}"
 POLICIES = ("continuous", "dynamic", "static")
+PLAIN = "none"
+"""The weights that others are compared with: the checkpoint's own."""
 
 Say = Callable[[str], object]
 
@@ -45,7 +48,7 @@ class ThroughputOptions:
     """The preset's model is taken when it names none."""
     preset: str = "S"
     compare: str | None = None
-    """`hf`, `batching` or nothing."""
+    """`hf`, `batching`, `weights` or nothing."""
     requests: int = 64
     baseline_requests: int = 8
     """Requests that transformers runs one at a time; in static batches it runs twice as many, at least one batch."""
@@ -65,7 +68,7 @@ def run_throughput(options: ThroughputOptions, say: Say) -> dict[str, object]:
     requests = workload_of(folder, options.requests)
     config = fitted(options.engine, folder, requests)
     tokenizer = _tokenizer(folder) if options.makes_text else None
-    name = "pagefleet" if options.compare != "batching" else config.batching
+    name = {"batching": config.batching, "weights": PLAIN}.get(options.compare or "", "pagefleet")
     ours = OurEngine(config, name=name, tokenizer=tokenizer)
     entries = [Entry(ours, requests, f"all {len(requests)}")]
     if options.compare == "hf":
@@ -79,6 +82,16 @@ def run_throughput(options: ThroughputOptions, say: Say) -> dict[str, object]:
             )
             for name in POLICIES
             if name != config.batching
+        ]
+    elif options.compare == "weights":
+        entries += [
+            Entry(
+                OurEngine(msgspec.structs.replace(config, quantization=name), name=name, tokenizer=tokenizer),
+                requests,
+                entries[0].part,
+            )
+            for name in QUANTIZATIONS
+            if name != PLAIN
         ]
     rates: list[MachineRates] = []
     run_rounds(entries, options.rounds, between=lambda: rates.append(options.measure(ours.dtype)))

@@ -3,7 +3,7 @@
 Names and order of operations are those of transformers' models, so that float32 tokens are equal.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import torch
 
@@ -19,6 +19,9 @@ from pagefleet.engine.models.decoder_layer import DecoderLayer, LayerLoader
 from pagefleet.engine.models.weight_loader import WeightLoader
 from pagefleet.engine.weights import Checkpoint
 
+PrepareLinear = Callable[[str, Linear], None]
+"""Take a linear with its part of the model as soon as its layer is loaded, to round it before the next one comes."""
+
 
 class DecoderModel:
     """Compute hidden states and logits of a mixed batch."""
@@ -33,6 +36,7 @@ class DecoderModel:
         dtype: torch.dtype,
         device: torch.device,
         packed: PackedFormat | None = None,
+        prepare: PrepareLinear | None = None,
     ) -> None:
         description.check()
         self.rms_norm: RmsNorm = rms_norm
@@ -46,7 +50,13 @@ class DecoderModel:
         prefix, hidden = load.prefix(), description.hidden_size
         self._embedding = load.weight(prefix + "embed_tokens.weight", (description.vocabulary_size, hidden))
         layers = LayerLoader(load, description)
-        self._layers = [layers.load(f"{prefix}layers.{index}.") for index in range(len(description.attention))]
+        self._layers: list[DecoderLayer] = []
+        for index in range(len(description.attention)):
+            layer = layers.load(f"{prefix}layers.{index}.")
+            if prepare is not None:
+                for part, linear in layer.linears:
+                    prepare(part, linear)
+            self._layers.append(layer)
         self._final_norm = load.norm(prefix + "norm.weight", hidden, adds_one=description.norms_add_one)
         self._head = self._load_head(load)
         if packed is not None and not any(isinstance(each.kernel, TorchInt4Linear) for _, each in self.linears()):

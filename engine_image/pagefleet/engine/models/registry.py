@@ -8,7 +8,7 @@ import torch
 from pagefleet.engine.checkpoint_format import METHODS, packed_format
 from pagefleet.engine.errors import StartupError
 from pagefleet.engine.model_source import ModelSource
-from pagefleet.engine.models.decoder import DecoderModel
+from pagefleet.engine.models.decoder import DecoderModel, PrepareLinear
 from pagefleet.engine.models.decoder_description import DecoderDescription
 from pagefleet.engine.models.gemma import describe_gemma2, describe_gemma3
 from pagefleet.engine.models.interface import Model
@@ -39,17 +39,26 @@ def architecture_of(config: Any) -> str:
 
 
 def load_model(
-    config: Any, source: ModelSource, *, dtype: torch.dtype, device: torch.device, model_impl: str = "auto"
+    config: Any,
+    source: ModelSource,
+    *,
+    dtype: torch.dtype,
+    device: torch.device,
+    model_impl: str = "auto",
+    prepare: PrepareLinear | None = None,
 ) -> Model:
     """Build the model and load its weights; raises StartupError.
 
-    `model_impl` is `native`, `transformers`, or `auto`: native code where there is some.
+    `model_impl` is `native`, `transformers`, or `auto`: native code where there is some, whose linears `prepare` gets
+    layer by layer.
     """
     architecture = architecture_of(config)
     describe = NATIVE_MODELS.get(architecture)
     if describe is not None and model_impl != "transformers":
         packed = packed_format(getattr(config, "quantization_config", None)) if source.gguf_file is None else None
-        return DecoderModel(describe(config), open_checkpoint(source), dtype=dtype, device=device, packed=packed)
+        return DecoderModel(
+            describe(config), open_checkpoint(source), dtype=dtype, device=device, packed=packed, prepare=prepare
+        )
     if model_impl == "native":
         raise StartupError(
             f"--model-impl native: there is no native code for architecture {architecture}; use --model-impl "

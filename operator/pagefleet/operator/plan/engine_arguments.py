@@ -133,9 +133,9 @@ def _weights(spec: InferenceServiceSpec) -> RefusedField | None:
     if quantization in (None, WeightQuantization.NONE):
         return None
     if quantization is WeightQuantization.SPARSE24:
-        why, instead = "this engine has no such weights", "write none, or int8 or int4 on a CPU"
-    elif spec.accelerator.resource is not None:
-        why, instead = "this engine computes with rounded weights on a CPU alone", "write none"
+        why, instead = "this engine has no such weights", "write none or int4, or int8 on a CPU"
+    elif quantization is WeightQuantization.INT8 and spec.accelerator.resource is not None:
+        why, instead = "this engine computes with 8-bit weights on a CPU alone", "write int4 or none"
     else:
         return None
     return RefusedField("spec.engine.weights.quantization", str(quantization), why, instead)

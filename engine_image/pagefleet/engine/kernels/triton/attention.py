@@ -4,14 +4,13 @@ A block is `[kv_heads, block_size, head_dim]`, keys and values apart: one head's
 tile to read, and a block is one piece to copy.
 """
 
-import importlib.util
-import os
 from collections.abc import Sequence
 
 import torch
 
 from pagefleet.engine.kernels.cache import BlockCache
 from pagefleet.engine.kernels.interface import AttentionBatch, AttentionShape, PagedAttention
+from pagefleet.engine.kernels.triton.device import device_refusal
 from pagefleet.engine.kernels.triton.step_buffer import StepBuffer
 from pagefleet.engine.kernels.triton.tiles import (
     FILL_NUMBERS,
@@ -26,10 +25,6 @@ from pagefleet.engine.layers.rotary import RotaryTable
 MOST_HEAD_DIM = 256
 
 MOST_GROUP = 128
-
-OLDEST_CAPABILITY = (8, 0)
-"""The first with bfloat16 and asynchronous copies."""
-
 
 FP8 = torch.float8_e4m3fn
 """A cache of 8-bit floats without scales: numbers beyond 448 become 448."""
@@ -69,7 +64,7 @@ class TritonAttention(PagedAttention):
     @classmethod
     def unsupported(cls, shape: AttentionShape) -> str | None:
         """Return why the kernels cannot serve the shape on this device, or None."""
-        if reason := _device_refusal(shape.device):
+        if reason := device_refusal(shape.device, kernel="attention"):
             return reason
         if shape.cache_dtype == FP8:
             if reason := _fp8_refusal(shape):
@@ -198,33 +193,6 @@ class TritonAttention(PagedAttention):
                     tile=tile,
                     splits=splits,
                 )
-
-
-def is_interpreted() -> bool:
-    """Tell whether Triton runs its kernels in Python, on the CPU."""
-    return os.environ.get("TRITON_INTERPRET") == "1"
-
-
-def _device_refusal(device: torch.device) -> str | None:
-    if importlib.util.find_spec("triton") is None:
-        return "the Triton attention kernel needs the package triton; install pagefleet[cuda]"
-    if device.type == "cpu":
-        if is_interpreted():
-            return None
-        return (
-            "the Triton attention kernel computes on a GPU; on the CPU it runs only for tests, with TRITON_INTERPRET=1"
-        )
-    if device.type != "cuda" or not torch.cuda.is_available():
-        return f"the Triton attention kernel needs a usable NVIDIA GPU, which {device} is not"
-    if is_interpreted():
-        return "the Triton attention kernel would run in Python: unset TRITON_INTERPRET"
-    capability = torch.cuda.get_device_capability(device)
-    if capability < OLDEST_CAPABILITY:
-        return (
-            f"the Triton attention kernel needs compute capability {'.'.join(map(str, OLDEST_CAPABILITY))} or newer, "
-            f"not {'.'.join(map(str, capability))}"
-        )
-    return None
 
 
 def _fp8_refusal(shape: AttentionShape) -> str | None:

@@ -103,17 +103,23 @@ class LinearConfiguration:
     dtype: torch.dtype = torch.bfloat16
     inputs: int = 4096
     outputs: int = 4096
+    group: int = 128
+    """Inputs with one scale."""
 
     def __str__(self) -> str:
         """Name it for people."""
-        return f"4-bit weights, {str(self.dtype).removeprefix('torch.')}"
+        return f"4-bit weights, {str(self.dtype).removeprefix('torch.')}, groups of {self.group}"
 
     def runs_on(self, capability: int) -> bool:  # noqa: ARG002 - all have the number formats
         """Tell whether a GPU has the number formats."""
         return True
 
 
-LINEAR = tuple(LinearConfiguration(dtype=dtype) for dtype in (torch.bfloat16, torch.float16))
+LINEAR = (
+    LinearConfiguration(),
+    LinearConfiguration(dtype=torch.float16),
+    LinearConfiguration(group=32),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -248,7 +254,7 @@ def _linear(it: LinearConfiguration, *, tokens: int) -> Variant:
         constants={
             "inputs": it.inputs,
             "outputs": it.outputs,
-            **linear_constants(tile),
+            **linear_constants(tile, it.group),
             "dot_dtype": DOT_DTYPES[it.dtype],
         },
         warps=tile.warps,
