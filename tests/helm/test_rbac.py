@@ -118,7 +118,7 @@ def test_the_operator_uses_what_it_is_granted_and_nothing_else(api_cluster: Clus
             with operator(api_cluster, namespace, "fleet-pagefleet", tmp_path / "operator.log"):
                 for sequences in (8, 16):  # the second makes a revision, and the first one's objects go
                     api_cluster.kubectl("apply", where, "-f", "-", input=SERVICE.format(sequences=sequences))
-                    api_cluster.kubectl("wait", "--for=condition=Ready", "pf/chat", where, "--timeout=90s")
+                    api_cluster.kubectl("wait", "--for=condition=Ready", "pf/chat", where, "--timeout=240s")
                 assert wait_until(lambda: len(revisions()) == 1, 180), "the first revision stays"
                 wait_until(lambda: rights <= used(api_cluster.audit_log, user)[0] | {*UNSEEN}, 30)
         finally:
