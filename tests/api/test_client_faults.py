@@ -61,7 +61,7 @@ async def test_a_server_that_never_answers(tmp_path: Path) -> None:
         began = time.monotonic()
         with pytest.raises(Unreachable, match="GET /api/v1/namespaces/team/pods/a: no answer in time"):
             await client.get(PODS, "team", "a")
-        assert 0.6 <= time.monotonic() - began < 3.0
+        assert 0.6 <= time.monotonic() - began < 10.0
         assert client.last_answer_monotonic_s is None
 
 

@@ -111,7 +111,8 @@ async def test_bodies_that_break_the_schema(client: KubernetesClient, namespace:
     began = time.monotonic()
     with pytest.raises(Invalid, match=r"\.spec\.engin: field not declared in schema") as unknown:
         await client.apply(INFERENCE_SERVICES, inference_service(namespace, engin={}), MANAGER)
-    assert unknown.value.status == 500  # which must not be sent again
+    assert unknown.value.status == 500
+    assert time.monotonic() - began < 3.0, "it was sent again"
     with pytest.raises(Invalid, match=r"\.spec\.replicas: expected numeric"):
         await client.apply(INFERENCE_SERVICES, inference_service(namespace, replicas="two"), MANAGER)
     with pytest.raises(Invalid, match="should be greater than or equal to 0") as bound:
@@ -119,7 +120,6 @@ async def test_bodies_that_break_the_schema(client: KubernetesClient, namespace:
     assert bound.value.status == 422
     with pytest.raises(Invalid, match="count is 2, but no resource is named"):
         await client.create(INFERENCE_SERVICES, inference_service(namespace, accelerator={"count": 2}))
-    assert time.monotonic() - began < 3.0
     assert await client.get(INFERENCE_SERVICES, namespace, "chat") is None
 
 

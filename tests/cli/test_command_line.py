@@ -19,7 +19,7 @@ def command(*arguments: str, **variables: str) -> subprocess.CompletedProcess[st
         [sys.executable, "-m", "pagefleet.cli", *arguments],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
         env={**os.environ, "PYTHONPATH": path, **variables},
     )
 

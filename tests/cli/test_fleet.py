@@ -20,7 +20,7 @@ from pagefleet.cli.play.plan import WantedService
 from pagefleet.cli.play.runner import RunnerSettings
 
 FAKE_ENGINE = str(Path(__file__).with_name("fake_engine.py"))
-PATIENCE_S = 30.0
+PATIENCE_S = 90.0
 
 
 class Machine:
@@ -199,7 +199,7 @@ async def test_a_replica_that_does_not_drain_in_time_is_killed(
     await machine.until_ready(1)
     started = time.monotonic()
     await machine.fleet.close()
-    assert 0.5 <= time.monotonic() - started < 5
+    assert 0.5 <= time.monotonic() - started < 30
     assert machine.pids() == []
 
 

@@ -118,7 +118,7 @@ async def test_changes_are_seen_and_neighbours_are_not(written: Path) -> None:
     await asyncio.sleep(0.3)
     assert not seen.done()
     change(written)
-    await asyncio.wait_for(seen, 10)
+    await asyncio.wait_for(seen, 60)
     await changes.aclose()
 
 

@@ -218,7 +218,7 @@ def plan_on_a_hub(hub: Hub, home: Path, model: str, **environment: str) -> subpr
         },
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
     )
 
 

@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 PROGRAM = Path(__file__).with_name("play_with_fake_engine.py")
-PATIENCE_S = 30.0
+PATIENCE_S = 90.0
 EXIT_USER_MISTAKE = 2
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tests.cluster.fake_nodes import FakeNodes
     from tests.cluster.local_cluster import LocalCluster
 
-COMMAND_TIMEOUT_S = 120.0
+COMMAND_TIMEOUT_S = 300.0
 
 
 class Cluster(ABC):
@@ -132,7 +132,7 @@ class Cluster(ABC):
             # Pods are refused before the namespace has its service account.
             here = f"--namespace={name}"
             if self.has_controllers:
-                self.kubectl("wait", "--for=create", "--timeout=30s", "serviceaccount/default", here)
+                self.kubectl("wait", "--for=create", "--timeout=90s", "serviceaccount/default", here)
             else:
                 self.kubectl("create", "serviceaccount", "default", here)
             yield name

@@ -5,6 +5,7 @@
 
 import os
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -66,7 +67,8 @@ def _local(name: str, *, nodes: int, gpus: int) -> Iterator[LocalCluster]:
     programs = ensure_programs(lifecycle.silent, nodes=nodes > 0)
     cluster = lifecycle.up(name, programs, node_count=nodes, gpus=gpus, owner=Owner.this_process())
     try:
-        yield cluster
+        with closing(cluster):
+            yield cluster
     finally:
         lifecycle.down(cluster.record)
 

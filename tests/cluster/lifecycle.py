@@ -93,11 +93,11 @@ def _start(cluster: LocalCluster, report: Report) -> None:
         cgroups.create(node)
         nodes.write_settings(layout, node, folder, cluster.programs)
         nodes.start(layout, node, folder, cluster.programs)
-    # They wait for the API server by themselves.
-    _start_program(cluster, "kube-controller-manager", control_plane.controller_manager_arguments(folder))
-    _start_program(cluster, "kube-scheduler", control_plane.scheduler_arguments(folder))
     cluster.start_api_server()
     step("the API server is ready")
+    # Before that they would only ask again and again, and the controller manager ends after 10 s without an answer.
+    _start_program(cluster, "kube-controller-manager", control_plane.controller_manager_arguments(folder))
+    _start_program(cluster, "kube-scheduler", control_plane.scheduler_arguments(folder))
     for node in layout.nodes:
         (nodes.node_folder(folder, node) / "go").touch()
     if layout.node_count:

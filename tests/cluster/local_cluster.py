@@ -1,7 +1,6 @@
 """A cluster that runs on this machine: its files, its processes, its nodes, and faults in all of them."""
 
 import contextlib
-import json
 import os
 import secrets
 import signal
@@ -15,6 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
+import httpx
 import pytest
 
 from tests.cluster import control_plane, nodes, processes
@@ -28,6 +28,8 @@ from tests.cluster.records import Record
 API_SERVER = "kube-apiserver"
 READY_TIMEOUT_S = 180.0
 """A start takes 5 s; ten times that on a machine that is busy with something else."""
+
+READ_TIMEOUT_S = 30.0
 
 _POLL_S = 0.05
 _LOG_TAIL_CHARACTERS = 1500
@@ -80,13 +82,16 @@ class LocalCluster(Cluster):
 
     def read(self, path: str) -> dict[str, Any]:
         """Return what `kubectl get --raw` does, without a process: that takes a hundred times as much CPU."""
-        try:
-            with urllib.request.urlopen(self.layout.url + path, context=self._tls, timeout=30) as answer:
-                found: dict[str, Any] = json.load(answer)
-                return found
-        except urllib.request.HTTPError as error:
-            with error:
-                raise ClusterError(f"GET {path}: {error.read().decode(errors='replace')}") from None
+        answer = self._http.get(path)
+        if answer.status_code != httpx.codes.OK:
+            raise ClusterError(f"GET {path}: {answer.text}")
+        found: dict[str, Any] = answer.json()
+        return found
+
+    def close(self) -> None:
+        """Close the connections that `read` keeps."""
+        if "_http" in self.__dict__:
+            self._http.close()
 
     def wait(self, what: str, condition: Callable[[], object], *, timeout_s: float = READY_TIMEOUT_S) -> None:
         """Wait until a condition holds.
@@ -178,6 +183,11 @@ class LocalCluster(Cluster):
         if not self.programs.has("fake-nodes"):
             pytest.skip("KUBEBUILDER_ASSETS schedules nothing: `python -m tests.cluster build` makes the rest")
         return FakeNodes(self, prefix or f"fake-{secrets.token_hex(2)}-", count, gpus)
+
+    @cached_property
+    def _http(self) -> httpx.Client:
+        """What `read` asks with: of a poll, the handshakes of new connections would be most."""
+        return httpx.Client(base_url=self.layout.url, verify=self._tls, timeout=READ_TIMEOUT_S)
 
     @cached_property
     def _tls(self) -> ssl.SSLContext:

@@ -20,13 +20,13 @@ def test_fake_nodes_run_what_fits(api_cluster: Cluster) -> None:
     with api_cluster.fake_nodes(10, gpus=4), api_cluster.namespace() as namespace:
         here = f"--namespace={namespace}"
         api_cluster.kubectl("apply", "--filename=-", here, input=deployment(replicas=20, gpus=2))
-        api_cluster.kubectl("rollout", "status", "deployment/big", "--timeout=60s", here)
+        api_cluster.kubectl("rollout", "status", "deployment/big", "--timeout=90s", here)
         api_cluster.kubectl("scale", "deployment/big", "--replicas=21", here)
         one_missing = "jsonpath={.status.unavailableReplicas}=1"
-        api_cluster.kubectl("wait", f"--for={one_missing}", "--timeout=10s", "deployment/big", here)
+        api_cluster.kubectl("wait", f"--for={one_missing}", "--timeout=90s", "deployment/big", here)
         refusal = "jsonpath={.status.conditions[?(@.type=='PodScheduled')].reason}=Unschedulable"
         pending = "--field-selector=status.phase=Pending"
-        api_cluster.kubectl("wait", f"--for={refusal}", "--timeout=10s", "pods", pending, here)
+        api_cluster.kubectl("wait", f"--for={refusal}", "--timeout=90s", "pods", pending, here)
 
 
 def test_silent_fake_nodes_come_back(api_cluster: Cluster) -> None:
@@ -35,7 +35,7 @@ def test_silent_fake_nodes_come_back(api_cluster: Cluster) -> None:
     with api_cluster.fake_nodes(1) as nodes:
         node = f"node/{nodes.names[0]}"
         api_cluster.kubectl("patch", node, "--subresource=status", "--type=strategic", f"--patch={json.dumps(lost)}")
-        api_cluster.kubectl("wait", "--for=condition=Ready", "--timeout=30s", node)
+        api_cluster.kubectl("wait", "--for=condition=Ready", "--timeout=90s", node)
 
 
 def test_audit_log_tells_what_an_account_did(api_cluster: Cluster) -> None:

@@ -66,7 +66,7 @@ def web_objects(replicas: int, gpus: int) -> str:
 def test_pods_get_gpus_and_answer_by_the_services_name(web_cluster: Cluster, namespace: str) -> None:
     here = f"--namespace={namespace}"
     web_cluster.kubectl("apply", "--filename=-", here, input=web_objects(replicas=2, gpus=GPUS))
-    web_cluster.kubectl("rollout", "status", "deployment/web", "--timeout=60s", here)
+    web_cluster.kubectl("rollout", "status", "deployment/web", "--timeout=90s", here)
     pods = web_cluster.kubectl("get", "pods", "--output=name", here).stdout.split()
     answers = {web_cluster.kubectl("exec", pods[0], here, "--", "/web", "get", "http://web/").stdout for _ in range(20)}
     devices = {answer.split()[1].count("GPU-fake-") for answer in answers}
@@ -78,8 +78,8 @@ def test_gpus_that_are_not_there_are_refused(web_cluster: Cluster, namespace: st
     here = f"--namespace={namespace}"
     web_cluster.kubectl("apply", "--filename=-", here, input=web_objects(replicas=1, gpus=GPUS + 1))
     refusal = "jsonpath={.status.conditions[?(@.type=='PodScheduled')].message}"
-    web_cluster.kubectl("wait", "--for=create", "pods", "--selector=app=web", "--timeout=10s", here)
-    web_cluster.kubectl("wait", "--for=condition=PodScheduled=false", "pods", "--all", "--timeout=10s", here)
+    web_cluster.kubectl("wait", "--for=create", "pods", "--selector=app=web", "--timeout=90s", here)
+    web_cluster.kubectl("wait", "--for=condition=PodScheduled=false", "pods", "--all", "--timeout=90s", here)
     message = web_cluster.kubectl("get", "pods", here, f"--output=jsonpath={{.items[0]{refusal[10:]}").stdout
     assert "Insufficient nvidia.com/gpu" in message
 
@@ -89,7 +89,7 @@ def test_broken_gpus_are_taken_out(web_cluster: Cluster) -> None:
 
     def wait_allocatable(count: int) -> None:
         condition = f"jsonpath={{.status.allocatable.nvidia\\.com/gpu}}={count}"
-        web_cluster.kubectl("wait", f"--for={condition}", f"node/{node.name}", "--timeout=30s")
+        web_cluster.kubectl("wait", f"--for={condition}", f"node/{node.name}", "--timeout=90s")
 
     web_cluster.local.set_unhealthy_gpus(node, [0, 2])
     try:
@@ -111,7 +111,7 @@ def test_images_are_mounted_as_volumes(web_cluster: Cluster, namespace: str, tmp
     spec["containers"][0]["volumeMounts"] = [{"name": "model", "mountPath": "/model", "readOnly": True}]
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web"}, "spec": spec}
     web_cluster.kubectl("apply", "--filename=-", here, input=yaml.safe_dump(pod))
-    web_cluster.kubectl("wait", "--for=condition=Ready", "pod/web", "--timeout=30s", here)
+    web_cluster.kubectl("wait", "--for=condition=Ready", "pod/web", "--timeout=90s", here)
     url = "http://127.0.0.1:8080/files/model/models/weights"
     assert web_cluster.kubectl("exec", "web", here, "--", "/web", "get", url).stdout == "as trained"
 
@@ -120,7 +120,7 @@ def test_pods_end_when_told(web_cluster: Cluster, namespace: str) -> None:
     here = f"--namespace={namespace}"
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web"}, "spec": web_pod(gpus=0)}
     web_cluster.kubectl("apply", "--filename=-", here, input=yaml.safe_dump(pod))
-    web_cluster.kubectl("wait", "--for=condition=Ready", "pod/web", "--timeout=30s", here)
+    web_cluster.kubectl("wait", "--for=condition=Ready", "pod/web", "--timeout=90s", here)
     log = web_cluster.start("kubectl", "logs", "web", "--follow", here)
     assert log.stdout is not None
     assert "serving" in log.stdout.readline()  # it follows by now

@@ -142,7 +142,7 @@ async def test_columns(crd_cluster: Cluster, client: KubernetesClient, namespace
     row = crd_cluster.kubectl("get", "pf", "-n", namespace).stdout.splitlines()[1]
     assert row.split()[:8] == ["chat", "True", "Serving", "2/3", "0", "12", "hf://a/b", "http://chat.team.svc:8000/v1"]
     assert "inferenceservice.serving.pagefleet.io/chat" in crd_cluster.kubectl("get", "all", "-n", namespace).stdout
-    wait = crd_cluster.kubectl("wait", "--for=condition=Ready", "pf/chat", "-n", namespace, "--timeout=10s")
+    wait = crd_cluster.kubectl("wait", "--for=condition=Ready", "pf/chat", "-n", namespace, "--timeout=90s")
     assert "condition met" in wait.stdout
 
 
@@ -181,7 +181,7 @@ def test_beside_the_same_kind_of_another_group(crd_cluster: Cluster, namespace: 
     theirs = f"inferenceservices.{KSERVE_GROUP}"
     crd_cluster.kubectl("apply", "-f", "-", input=KSERVE_CRD)
     try:
-        crd_cluster.kubectl("wait", "--for=condition=Established", "--timeout=30s", f"crd/{theirs}")
+        crd_cluster.kubectl("wait", "--for=condition=Established", "--timeout=90s", f"crd/{theirs}")
         other = f"apiVersion: {KSERVE_GROUP}/v1beta1\nkind: InferenceService\nmetadata: {{name: chat}}\n"
         crd_cluster.kubectl("apply", "-n", namespace, "-f", "-", input=f"{other}spec: {{predictor: x}}\n")
         crd_cluster.kubectl("apply", "-f", "-", input=manifest(namespace=namespace))

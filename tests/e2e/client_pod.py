@@ -15,7 +15,7 @@ end, answers, failures, first_s = time.monotonic() + seconds, [], [], None
 while True:
     began = time.monotonic()
     try:
-        with OpenAI(base_url=url, api_key="none", max_retries=0, timeout=60) as client:
+        with OpenAI(base_url=url, api_key="none", max_retries=0, timeout=180) as client:
             stream = client.chat.completions.create(
                 model="chat", stream=True, temperature=0, max_tokens=tokens,
                 messages=[{{"role": "user", "content": "What is the capital of France?"}}])

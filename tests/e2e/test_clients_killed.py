@@ -60,7 +60,7 @@ def test_no_block_stays_behind(server: EngineServer) -> None:
     for thread in threads:
         thread.join()
 
-    report = server.wait_capacity(timeout_s=5, blocks_active=0, running=0, queue_depth=0, in_flight=0)
+    report = server.wait_capacity(timeout_s=15, blocks_active=0, running=0, queue_depth=0, in_flight=0)
 
     assert seen["in_flight"] > 0, "the clients died before they had begun"
     assert report["blocks_free"] + report["blocks_cached"] == report["blocks_total"]

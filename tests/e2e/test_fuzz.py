@@ -137,7 +137,7 @@ def test_generated_requests(
         send_together()
 
     answers += sent
-    report = server.wait_capacity(timeout_s=20, blocks_active=0, running=0, queue_depth=0, in_flight=0)
+    report = server.wait_capacity(timeout_s=90, blocks_active=0, running=0, queue_depth=0, in_flight=0)
     assert report["blocks_free"] + report["blocks_cached"] == report["blocks_total"]
     assert server.process.poll() is None
     assert sent[200] > sum(sent.values()) / 10, "too few requests mean something"

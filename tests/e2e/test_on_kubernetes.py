@@ -93,10 +93,10 @@ def world(node_cluster: Cluster, hub: Hub) -> Iterator[World]:
         with node_cluster.namespace("user", wait=False) as namespace:
             node_cluster.kubectl("apply", f"--namespace={namespace}", "-f", "-", input=client_pod(engine.reference))
             node_cluster.kubectl(
-                "wait", "--for=condition=Ready", "pod/client", f"--namespace={namespace}", "--timeout=60s"
+                "wait", "--for=condition=Ready", "pod/client", f"--namespace={namespace}", "--timeout=180s"
             )
             yield World(node_cluster, namespace, engine)
-            node_cluster.kubectl("delete", "pf,pods", "--all", f"--namespace={namespace}", "--timeout=60s")
+            node_cluster.kubectl("delete", "pf,pods", "--all", f"--namespace={namespace}", "--timeout=180s")
     finally:
         node_cluster.helm("uninstall", "fleet", here, "--wait", "--ignore-not-found")
         node_cluster.kubectl("delete", "namespace", SYSTEM, "--ignore-not-found")
@@ -183,7 +183,7 @@ def scale_and_back(world: World) -> None:
 
 
 def delete_and_find_nothing(world: World) -> None:
-    world.kubectl("delete", "pf/chat", "--timeout=60s")
+    world.kubectl("delete", "pf/chat", "--timeout=180s")
     kinds = (
         "replicasets,pods,services,controllerrevisions,poddisruptionbudgets,networkpolicies,serviceaccounts,"
         "inferenceservices.serving.pagefleet.io"
@@ -236,12 +236,12 @@ def hog_gpus(image: str) -> str:
 @pytest.mark.timeout(900)
 def test_a_shortage_of_accelerators_is_named_and_ends_by_itself(world: World, measured: Callable[[str], None]) -> None:
     world.kubectl("apply", "-f", "-", input=hog_gpus(world.engine.reference))
-    world.kubectl("wait", "--for=condition=Ready", "pod", "-lapp=hog", "--timeout=60s")
+    world.kubectl("wait", "--for=condition=Ready", "pod", "-lapp=hog", "--timeout=180s")
     on_cpu = {"spec": {"containers": [{"name": "engine", "env": [{"name": "PAGEFLEET_DEVICE", "value": "cpu"}]}]}}
     manifest = service_manifest("gpu", accelerator={"resource": "nvidia.com/gpu"}, template=on_cpu)
     began_s = time.monotonic()
     world.kubectl("apply", "-f", "-", input=manifest)
-    wait_for(lambda: reason_of(world, "gpu")[0] == "InsufficientAccelerators", "the shortage was never told", 20)
+    wait_for(lambda: reason_of(world, "gpu")[0] == "InsufficientAccelerators", "the shortage was never told", 60)
     told_s = time.monotonic() - began_s
     assert "1 nvidia.com/gpu is missing" in reason_of(world, "gpu")[1]
     assert "add nodes, lower spec.replicas, or stop another service" in reason_of(world, "gpu")[1]
@@ -280,7 +280,7 @@ def test_a_mistake_is_named(world: World, mistake: dict[str, Any], reason: str, 
         assert sentence in reason_of(world, "wrong")[1]
         assert reason in world.kubectl("get", "pf/wrong")
     finally:
-        world.kubectl("delete", "pf/wrong", "--timeout=60s")
+        world.kubectl("delete", "pf/wrong", "--timeout=180s")
 
 
 @pytest.mark.timeout(900)
@@ -291,7 +291,7 @@ def test_a_fixed_manifest_recovers_without_a_deletion(world: World) -> None:
     assert "100000 is longer than the model's context: use at most 8192" in reason_of(world, "fixed")[1]
     world.kubectl("apply", "-f", "-", input=service_manifest("fixed"))
     world.kubectl("wait", "--for=condition=Ready", "pf/fixed", "--timeout=120s", timeout_s=140)
-    world.kubectl("delete", "pf/fixed", "--timeout=60s")
+    world.kubectl("delete", "pf/fixed", "--timeout=180s")
 
 
 PLANNED: dict[str, tuple[dict[str, Any], str]] = {

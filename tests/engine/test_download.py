@@ -49,7 +49,7 @@ def resolve(
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=180,
     )
     answer: list[Any] = json.loads(result.stdout.splitlines()[-1])
     return answer[0], answer[1]

@@ -87,7 +87,7 @@ def operator(cluster: Cluster, namespace: str, account: str, log: Path) -> Itera
         raise AssertionError(f"{error}; the operator said: {log.read_text()[-4000:]}") from error
     finally:
         process.terminate()
-        process.wait(timeout=30)
+        process.wait(timeout=90)
 
 
 def wait_until(holds: Callable[[], bool], timeout_s: float) -> bool:
@@ -108,19 +108,19 @@ def test_the_operator_uses_what_it_is_granted_and_nothing_else(api_cluster: Clus
             return api_cluster.kubectl("get", "controllerrevision", where, selector, "--output=name").stdout.split()
 
         api_cluster.kubectl("apply", "-f", optional_kinds)
-        api_cluster.kubectl("wait", "--for=condition=Established", "-f", optional_kinds, "--timeout=30s")
+        api_cluster.kubectl("wait", "--for=condition=Established", "-f", optional_kinds, "--timeout=90s")
         api_cluster.helm("install", "fleet", str(CHART), where, "--set=operator.replicas=0", "--take-ownership")
         try:
             # The API server learns of new roles a moment later, and the operator looks at kinds once, at its start.
             can_list = ("auth", "can-i", "list", "inferencepools.inference.networking.k8s.io", f"--as={user}")
-            assert wait_until(lambda: api_cluster.kubectl(*can_list, check=False).returncode == 0, 30)
+            assert wait_until(lambda: api_cluster.kubectl(*can_list, check=False).returncode == 0, 90)
             rights = granted(objects(api_cluster.helm("get", "manifest", "fleet", where).stdout))
             with operator(api_cluster, namespace, "fleet-pagefleet", tmp_path / "operator.log"):
                 for sequences in (8, 16):  # the second makes a revision, and the first one's objects go
                     api_cluster.kubectl("apply", where, "-f", "-", input=SERVICE.format(sequences=sequences))
-                    api_cluster.kubectl("wait", "--for=condition=Ready", "pf/chat", where, "--timeout=90s")
-                assert wait_until(lambda: len(revisions()) == 1, 60), "the first revision stays"
-                wait_until(lambda: rights <= used(api_cluster.audit_log, user)[0] | {*UNSEEN}, 10)
+                    api_cluster.kubectl("wait", "--for=condition=Ready", "pf/chat", where, "--timeout=240s")
+                assert wait_until(lambda: len(revisions()) == 1, 180), "the first revision stays"
+                wait_until(lambda: rights <= used(api_cluster.audit_log, user)[0] | {*UNSEEN}, 30)
         finally:
             api_cluster.kubectl("delete", "pf", "--all", where)
             api_cluster.helm("uninstall", "fleet", where, "--wait")

@@ -55,7 +55,7 @@ class Release:
         own = [f"operator.image.repository={repository}", f"operator.image.tag={tag}"]
         flags = [part for value in (*own, *values) for part in ("--set", value)]
         # Other tests may have installed the CRD before: the release takes it over.
-        return self.helm(command, "fleet", str(CHART), "--take-ownership", "--wait", "--timeout=90s", *flags)
+        return self.helm(command, "fleet", str(CHART), "--take-ownership", "--wait", "--timeout=240s", *flags)
 
     def get(self, *arguments: str) -> Object:
         """Return what kubectl get finds in the release's namespace."""
@@ -102,7 +102,7 @@ def test_a_release_from_install_to_uninstall(release: Release, measured: Callabl
     )
 
     release.change("upgrade", "operator.logLevel=debug")
-    release.helm("rollback", "fleet", "1", "--wait", "--timeout=90s")
+    release.helm("rollback", "fleet", "1", "--wait", "--timeout=240s")
     environment = release.get("deployment", "fleet-pagefleet")["spec"]["template"]["spec"]["containers"][0]["env"]
     assert {"name": "PAGEFLEET_LOG_LEVEL", "value": "INFO"} in environment
 

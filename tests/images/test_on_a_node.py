@@ -54,7 +54,7 @@ def test_code_comes_as_a_thin_layer(node_cluster: Cluster, measured: Callable[[s
         where = f"--namespace={namespace}"
         node_cluster.kubectl("label", "namespace", namespace, "pod-security.kubernetes.io/enforce=restricted")
         node_cluster.kubectl("apply", where, "-f", "-", input=pod(image.reference))
-        node_cluster.kubectl("wait", where, "--for=jsonpath={.status.phase}=Succeeded", "pod/shown", "--timeout=30s")
+        node_cluster.kubectl("wait", where, "--for=jsonpath={.status.phase}=Succeeded", "pod/shown", "--timeout=90s")
         said = node_cluster.kubectl("logs", where, "shown").stdout.splitlines()
     assert said[0].startswith("pagefleet 0.")
     assert said[1] == "65532 False False"

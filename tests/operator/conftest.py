@@ -36,7 +36,8 @@ def _wait_for_garbage_collector(cluster: Cluster) -> None:
         owned = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}
         team.kubectl("apply", "-f", "-", text=json.dumps(owned))
         team.kubectl("delete", "pf", "owner")
-        wait_for("it is collected", lambda: "owned" not in team.kubectl("get", "configmaps", "-o", "name"), 120, 0.5)
+        path = f"/api/v1/namespaces/{namespace}/configmaps?fieldSelector=metadata.name=owned"
+        wait_for("it is collected", lambda: not cluster.read(path)["items"], 120, 0.5)
 
 
 @pytest.fixture

@@ -43,7 +43,7 @@ def _play(team: Team, folder: Path, identity: str, moment_s: float) -> float:
     ]
     process = OperatorProcess(team.cluster, team.namespace, folder, identity=identity)
     try:
-        wait_for("it leads", lambda: process.is_leading, 30)
+        wait_for("it leads", lambda: process.is_leading)
         began_s = time.monotonic()
         is_killed = False
         for at_s, step in [*steps, (SCRIPT_S, lambda: None)]:
@@ -55,11 +55,11 @@ def _play(team: Team, folder: Path, identity: str, moment_s: float) -> float:
             time.sleep(max(0.0, began_s + at_s - time.monotonic()))
             step()
         began_s = time.monotonic()
-        status = team.wait_ready(2, timeout_s=40)
+        status = team.wait_ready(2)
         _check_end(team, status["revisions"]["current"])
         took_s = time.monotonic() - began_s
         team.kubectl("delete", "pf", "--all")
-        wait_for("nothing is left", lambda: not team.objects(), 30)
+        wait_for("nothing is left", lambda: not team.objects())
         assert "Traceback" not in process.log, process.log
         return took_s
     finally:
@@ -85,4 +85,4 @@ def _check_end(team: Team, revision: str) -> None:
             and len(pods) == 2
         )
 
-    wait_for("exactly the objects of the last spec are left", is_right, 20)
+    wait_for("exactly the objects of the last spec are left", is_right)

@@ -146,7 +146,7 @@ async def test_a_failing_key_backs_off_and_holds_up_no_other() -> None:
     work = asyncio.ensure_future(queue.run())
     queue.add("bad")
     queue.add("good")
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         await done.wait()
     await asyncio.sleep(0)
     assert outcomes == [True, False, True, True, False]

@@ -15,13 +15,13 @@ from tests.cluster.cluster import Cluster
 def crd_cluster(api_cluster: Cluster) -> Cluster:
     """A cluster that has the CustomResourceDefinition."""
     api_cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", input=crd_yaml())
-    api_cluster.kubectl("wait", "--for=condition=Established", "--timeout=30s", f"crd/{CRD_NAME}")
+    api_cluster.kubectl("wait", "--for=condition=Established", "--timeout=90s", f"crd/{CRD_NAME}")
     return api_cluster
 
 
 @pytest.fixture
 async def connection(crd_cluster: Cluster) -> AsyncIterator[Connection]:
-    found = await Connection.open(str(crd_cluster.kubeconfig), "test", retry=RetrySettings(), timeout_s=10.0)
+    found = await Connection.open(str(crd_cluster.kubeconfig), "test", retry=RetrySettings(), timeout_s=30.0)
     yield found
     await found.close()
 

@@ -39,7 +39,7 @@ class EngineServer(ServerProcess):
             environment={**os.environ, "PYTHONPATH": path, "POD_UID": "pod-1234"},
         )
 
-    def wait_capacity(self, timeout_s: float = 30.0, **expected: Any) -> dict[str, Any]:
+    def wait_capacity(self, timeout_s: float = 90.0, **expected: Any) -> dict[str, Any]:
         """Wait until `/capacity` holds these values and return it."""
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:

@@ -33,6 +33,9 @@ LONG_FILES = (
     "tests/e2e/test_fuzz.py",
     "tests/e2e/test_load.py",
     "tests/equality/test_trained_quality.py",
+    "tests/equality/test_packed_caches.py",
+    "tests/contracts/test_memory_prediction.py",
+    "tests/equality/test_tiny_models.py",
     "tests/equality/test_trained_models.py",
     "tests/engine/kernels/test_triton_compile.py",
 )

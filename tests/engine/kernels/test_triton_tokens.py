@@ -24,6 +24,8 @@ def test_tokens(tmp_path: Path) -> None:
             block_size=8,
             long_prefill_token_threshold=9,
             max_num_seqs=2,
+            max_num_batched_tokens=16,
+            max_model_len=48,
             kv_cache_memory_bytes=2**20,
             threads=1,
         )

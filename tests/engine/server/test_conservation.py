@@ -103,7 +103,7 @@ def test_counts_are_conserved(small: EngineServer) -> None:
         for ended in lost:
             ended.result()
         assert {answer.result().status_code for answer in refused} == {400}
-    report = small.wait_capacity(timeout_s=20, in_flight=0, running=0, queue_depth=0, blocks_active=0)
+    report = small.wait_capacity(timeout_s=90, in_flight=0, running=0, queue_depth=0, blocks_active=0)
     grew = Growth(before, scrape(small.admin_url))
 
     assert grew("vllm:num_preemptions_total") > 0, "the cache is too large to prove anything"
