@@ -71,7 +71,7 @@ def run_quantize(options: QuantizeOptions, say: Say) -> None:
         packed: dict[str, dict[str, torch.Tensor]] = {}
         names = {module: name for name, module in model.named_modules()}
         for index, layer in enumerate(tqdm(layers_of(model), unit="layer", disable=None)):
-            rounded = _round_layer(layer, index, runner, options, group)
+            rounded = round_layer(layer, index, runner, options, group)
             packed |= {f"{names[layer]}.{name}": tensors_of(each, form) for name, each in rounded.items()}
         write_checkpoint(folder, model, packed, quantization_config(form, group, options.damping))
         tokenizer.save_pretrained(folder)
@@ -83,7 +83,7 @@ def run_quantize(options: QuantizeOptions, say: Say) -> None:
     )
 
 
-def _round_layer(
+def round_layer(
     layer: nn.Module, index: int, runner: LayerRunner | None, options: QuantizeOptions, group: int | None
 ) -> Mapping[str, RoundedLinear | QuantizedWeight]:
     """Return a layer's linears, rounded by name; their floats in the layer become what those stand for."""
