@@ -44,13 +44,14 @@ def text(tmp_path: Path) -> Path:
 
 def quantize(model: Path, output: Path, method: str, text: Path | None, **options: Any) -> Path:
     settings = {"samples": 8, "window_tokens": 64, "threads": 1, **options}
-    calibration = None if method == "int4" else text
+    calibration = None if method.startswith("int") else text
     lines: list[str] = []
     run_quantize(
         QuantizeOptions(model=str(model), method=method, output=output, calibration=calibration, **settings),
         lines.append,
     )
-    assert lines[0].startswith(f"{output}: 14 linears in 4 bits, groups of ")
+    rounding = "8 bits, a scale for each output" if method == "int8" else "4 bits, groups of "
+    assert lines[0].startswith(f"{output}: 14 linears in {rounding}")
     return output
 
 
@@ -211,9 +212,12 @@ def test_nothing_is_left_of_what_fails(
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"method": "nf4"}, "--method nf4 is unknown; use gptq, awq, int4"),
+        ({"method": "nf4"}, "--method nf4 is unknown; use gptq, awq, int4, int8"),
         ({"calibration": None}, "--method gptq needs --calibration FILE"),
         ({"method": "int4"}, "--calibration is read by gptq and awq alone"),
+        ({"form": "awq"}, "--format awq does not hold what --method gptq makes; use gptq or compressed-tensors"),
+        ({"method": "int8", "calibration": None, "form": "gptq"}, "makes; use compressed-tensors"),
+        ({"method": "int8", "calibration": None, "group_size": 64}, "--group-size 64 is for 4 bits: int8 has"),
         ({"group_size": 48}, "--group-size 48 is not 128, 64, 32; use 128"),
         ({"group_size": 128}, "--group-size 128 does not divide the 64, 128 inputs of all linears; use 64"),
         ({"damping": 0.0}, "--damping 0 is no share above 0; use 0.01"),

@@ -29,7 +29,8 @@ _INT4_BYTES_PER_GROUP = 5  # a float32 scale and a zero point, as this engine ke
 
 WEIGHT_FORMATS: dict[str, WeightFormat] = {
     "none": WeightFormat(bits=0, keeps_answers=True),
-    "int8": WeightFormat(bits=8, bytes_per_output=8),  # a float32 scale, and the row's sum for asymmetric activations
+    # A float32 scale for each output, and a 16-bit sum for each 128 weights, as inputs are rounded in such groups.
+    "int8": WeightFormat(bits=8 + 16 / 128, bytes_per_output=4),
     "int4": WeightFormat(bits=4, bytes_per_group=_INT4_BYTES_PER_GROUP),
     "gptq": WeightFormat(bits=4, bytes_per_group=_INT4_BYTES_PER_GROUP, made_before=True),
     "awq": WeightFormat(bits=4, bytes_per_group=_INT4_BYTES_PER_GROUP, made_before=True),

@@ -1,10 +1,14 @@
-"""How a checkpoint says that its weights are packed in 4 bits: `quantization_config` of config.json, checked."""
+"""How a checkpoint says that its weights are packed in 4 or 8 bits: `quantization_config` of config.json, checked."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 from pagefleet.engine.errors import StartupError
+
+DEFAULTS = {"type": "int", "symmetric": True}
+"""What compressed-tensors leaves out."""
 
 METHODS = ("gptq", "awq", "compressed-tensors")
 """Words of `quant_method` that this engine reads."""
@@ -15,6 +19,7 @@ class PackedFormat:
     """Say how packed weights are to be read."""
 
     method: str
+    bits: int = 4
     group_size: int | None
     """Inputs with one scale; None is all of a layer's."""
     marker: str
@@ -73,10 +78,12 @@ def _compressed_tensors(told: Mapping[str, Any]) -> PackedFormat:
     schemes = [scheme for scheme in (told.get("config_groups") or {}).values() if isinstance(scheme, Mapping)]
     weights = [dict(scheme.get("weights") or {}) for scheme in schemes]
     stored = str(told.get("format") or "unknown")
+    if stored == "int-quantized" and weights:
+        return _eight_bits(schemes, weights)
     if stored != "pack-quantized" or not weights or any(one.get("type", "int") != "int" for one in weights):
         raise StartupError(
             f"format {stored} of this compressed-tensors checkpoint is not read; use one with integers in the format "
-            "pack-quantized (scheme W4A16)"
+            "pack-quantized (scheme W4A16) or int-quantized (W8A8)"
         )
     if any(scheme.get("input_activations") for scheme in schemes):
         raise StartupError(
@@ -97,6 +104,21 @@ def _compressed_tensors(told: Mapping[str, Any]) -> PackedFormat:
         is_reordered=weights[0].get("actorder") in (True, "group"),
         is_symmetric=bool(weights[0].get("symmetric", True)),
     )
+
+
+def _eight_bits(schemes: Sequence[Mapping[str, Any]], weights: Sequence[Mapping[str, Any]]) -> PackedFormat:
+    """Return the format of 8-bit weights by output; inputs are rounded as they come, as the engine always does."""
+    inputs = [dict(scheme.get("input_activations") or {}) for scheme in schemes]
+    by_output = {"num_bits": 8, "type": "int", "strategy": "channel", "symmetric": True}
+    as_they_come = {"num_bits": 8, "type": "int", "strategy": "token", "dynamic": True}
+    for name, ones, wanted in (("weights", weights, by_output), ("input_activations", inputs, as_they_come)):
+        for one, (key, value) in product(ones, wanted.items()):
+            if one.get(key, DEFAULTS.get(key)) != value:
+                raise StartupError(
+                    f"{name} of this compressed-tensors checkpoint have {key} {one.get(key)}, and with int-quantized "
+                    f"{value} is read; use one made with scheme W8A8 and dynamic activations"
+                )
+    return PackedFormat(method="compressed-tensors", bits=8, group_size=None, marker="weight_scale", is_symmetric=True)
 
 
 def _check_bits(method: str, bits: Any) -> None:

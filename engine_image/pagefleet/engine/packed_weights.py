@@ -1,8 +1,9 @@
-"""Read the 4-bit layers of published checkpoints and pack them as `layers/int4.py` says.
+"""Read the packed layers of published checkpoints: those of 4 bits as `layers/int4.py` says, and those of 8.
 
-All hold 8 numbers in an int32, the first in the lowest bits. GPTQ packs along the inputs, [inputs / 8, outputs]; AWQ
-along the outputs, [inputs, outputs / 8], with outputs 0 2 4 6 1 3 5 7 in a word; compressed-tensors along the inputs,
-[outputs, inputs / 8], numbers and zero points plus 8. Zero points of the first two are packed along the outputs.
+4-bit formats hold 8 numbers in an int32, the first in the lowest bits. GPTQ packs along the inputs,
+[inputs / 8, outputs]; AWQ along the outputs, [inputs, outputs / 8], with outputs 0 2 4 6 1 3 5 7 in a word;
+compressed-tensors along the inputs, [outputs, inputs / 8], numbers and zero points plus 8. Zero points of the first two
+are packed along the outputs.
 """
 
 from itertools import pairwise
@@ -13,6 +14,7 @@ import torch
 from pagefleet.engine.checkpoint_format import PackedFormat
 from pagefleet.engine.errors import StartupError
 from pagefleet.engine.layers.int4 import LEVELS, PER_WORD, Int4Weight, pack_numbers, unpack_words
+from pagefleet.engine.layers.quantized import QuantizedWeight
 from pagefleet.engine.weights import Checkpoint
 
 AWQ_PLACES = (0, 4, 1, 5, 2, 6, 3, 7)
@@ -30,6 +32,22 @@ def read_packed(checkpoint: Checkpoint, form: PackedFormat, name: str, outputs: 
             f"{PER_WORD}: the files do not fit config.json"
         )
     return _Layer(checkpoint, form, name, outputs, inputs).read()
+
+
+def read_int8(checkpoint: Checkpoint, name: str, outputs: int, inputs: int) -> QuantizedWeight:
+    """Return the 8-bit layer of that name; raises StartupError when its tensors are not what config.json says."""
+    integers, scales = (checkpoint.tensor(f"{name}.{part}") for part in ("weight", "weight_scale"))
+    if integers.dtype != torch.int8 or tuple(integers.shape) != (outputs, inputs):
+        raise StartupError(
+            f"weight {name}.weight holds {integers.dtype} {tuple(integers.shape)}, and config.json says torch.int8 "
+            f"{(outputs, inputs)}: the files do not belong together"
+        )
+    if not scales.is_floating_point() or tuple(scales.shape) not in ((outputs, 1), (outputs,)):
+        raise StartupError(
+            f"weight {name}.weight_scale holds {scales.dtype} {tuple(scales.shape)}, not a float for each of "
+            f"{outputs} outputs: the files do not fit config.json"
+        )
+    return QuantizedWeight(integers, scales.float().flatten())
 
 
 class _Layer:

@@ -28,6 +28,7 @@ from pagefleet.engine.kernels.int4 import round_linear, round_to_int4, use_int4_
 from pagefleet.engine.kernels.interface import AttentionShape, PagedAttention
 from pagefleet.engine.kernels.packed_format import PACKED_FORMATS
 from pagefleet.engine.layers.linear import Linear
+from pagefleet.engine.layers.quantized import TorchInt8Linear
 from pagefleet.engine.memory_report import predict_memory
 from pagefleet.engine.messages import AddRequest, CoreReady, MemoryParts, MemoryReport
 from pagefleet.engine.model_source import ModelSource, resolve_model
@@ -201,7 +202,7 @@ def _use_linear_backends(config: EngineConfig, model: Model, quantization: str) 
     is_for_int4 = config.linear_backend == "triton" and quantization not in ("none", "int8")
     plain_backend = "auto" if is_for_int4 else config.linear_backend
     backend = use_linear_backend(plain_backend, kept) if kept or quantization == "none" else ""
-    if quantization == "int8":
+    if quantization == "int8" or any(isinstance(linear.kernel, TorchInt8Linear) for linear in chosen):
         return use_int8(config.linear_backend, chosen)
     return backend if quantization == "none" else use_int4_backend(config.linear_backend, chosen)
 

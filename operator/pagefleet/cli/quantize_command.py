@@ -1,4 +1,4 @@
-"""`pagefleet quantize`: write a checkpoint of 4-bit weights."""
+"""`pagefleet quantize`: write a checkpoint of rounded weights."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -16,9 +16,17 @@ def quantize(
     ],
     output: Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="A new folder for the checkpoint.")],
     method: Annotated[
-        Literal["gptq", "awq", "int4"],
-        typer.Option(help="gptq and awq are calibrated; int4 rounds to nearest, in GPTQ's format."),
+        Literal["gptq", "awq", "int4", "int8"],
+        typer.Option(help="gptq and awq, of 4 bits, are calibrated; int4 and int8 round to nearest."),
     ] = "gptq",
+    form: Annotated[
+        Literal["gptq", "awq", "compressed-tensors"] | None,
+        typer.Option(
+            "--format",
+            help="What the checkpoint is written as; default the method's own, which for int4 is gptq and for int8 "
+            "compressed-tensors.",
+        ),
+    ] = None,
     calibration: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Text like those that the model will read, for gptq and awq."),
@@ -34,7 +42,7 @@ def quantize(
     ] = None,
     threads: Annotated[int | None, typer.Option(help="CPU threads; default all cores.")] = None,
 ) -> None:
-    """Round a model's weights to 4 bits, once, into a checkpoint that this engine and transformers read."""
+    """Round a model's weights to 4 or 8 bits, once, into a checkpoint that this engine and others read."""
     require_extra("engine", ("torch", "transformers"))
     from pagefleet.engine.quantize.run import QuantizeOptions, run_quantize
 
@@ -44,6 +52,7 @@ def quantize(
     options = QuantizeOptions(
         model=model,
         method=method,
+        form=form,
         output=output,
         calibration=calibration,
         revision=revision,

@@ -24,8 +24,8 @@ def random(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> to
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
 
 
-def make_linear(dtype: torch.dtype, *, has_bias: bool = False, is_gated: bool = False) -> Linear:
-    weight = random(OUTPUTS, INPUTS, dtype=dtype, seed=1) / INPUTS**0.5
+def make_linear(dtype: torch.dtype, *, inputs: int = INPUTS, has_bias: bool = False, is_gated: bool = False) -> Linear:
+    weight = random(OUTPUTS, inputs, dtype=dtype, seed=1) / inputs**0.5
     return Linear(weight, random(OUTPUTS, dtype=dtype, seed=2) if has_bias else None, is_gated=is_gated)
 
 

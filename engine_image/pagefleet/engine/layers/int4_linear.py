@@ -1,15 +1,12 @@
 """Linears over 4-bit weights in torch: what a checkpoint is loaded as, and the twin of faster kernels."""
 
-import logging
 from dataclasses import dataclass
 
 import torch
 from torch.nn.functional import linear
 
 from pagefleet.engine.layers.int4 import PANEL_VALUES, Int4Weight, dequantize
-from pagefleet.engine.layers.linear import Linear, fuse, gate_and_multiply
-
-logger = logging.getLogger(__name__)
+from pagefleet.engine.layers.linear import gate_and_multiply
 
 
 @dataclass(frozen=True)
@@ -48,39 +45,3 @@ class TorchInt4Linear:
     def swiglu(self, rows: torch.Tensor) -> torch.Tensor:
         """Return silu(gate) * up."""
         return gate_and_multiply(self(rows))
-
-
-def fuse_linears(parts: list[Linear], *, is_gated: bool = False) -> Linear:
-    """Stack linears over the same input, as `fuse` does; they stay packed where all are, in one order of inputs."""
-    kernels = [part.kernel for part in parts if isinstance(part.kernel, TorchInt4Linear)]
-    if not kernels:
-        return fuse(parts, is_gated=is_gated)
-    first = kernels[0].weight
-    if len(kernels) < len(parts) or not all(_fit_together(first, kernel.weight) for kernel in kernels):
-        logger.warning(
-            "layers that read the same input are packed differently and become %s: %d of %d are 4-bit",
-            *(kernels[0].dtype, len(kernels), len(parts)),
-        )
-        return fuse([_plain(part) for part in parts], is_gated=is_gated)
-    weight = Int4Weight(
-        torch.cat([kernel.weight.words for kernel in kernels]),
-        torch.cat([kernel.weight.scales for kernel in kernels]),
-        torch.cat([kernel.weight.zeros for kernel in kernels]),
-        first.order,
-    )
-    biases = [kernel.bias for kernel in kernels if kernel.bias is not None]
-    kernel = TorchInt4Linear(weight, torch.cat(biases) if biases else None, kernels[0].dtype)
-    return Linear(None, is_gated=is_gated, kernel=kernel)
-
-
-def _fit_together(one: Int4Weight, other: Int4Weight) -> bool:
-    if one.scales.shape[1] != other.scales.shape[1] or (one.order is None) != (other.order is None):
-        return False
-    return one.order is None or other.order is None or torch.equal(one.order, other.order)
-
-
-def _plain(part: Linear) -> Linear:
-    kernel = part.kernel
-    if not isinstance(kernel, TorchInt4Linear):
-        return part
-    return Linear(dequantize(kernel.weight).to(kernel.dtype), kernel.bias)

@@ -11,7 +11,6 @@ from pagefleet.engine.checkpoint_format import PackedFormat
 from pagefleet.engine.errors import StartupError
 from pagefleet.engine.kernels.interface import LayerAttention, PagedAttention
 from pagefleet.engine.layers.activation import ACTIVATIONS
-from pagefleet.engine.layers.int4_linear import TorchInt4Linear
 from pagefleet.engine.layers.linear import Linear
 from pagefleet.engine.layers.norm import RmsNorm, rms_norm
 from pagefleet.engine.models.decoder_description import DecoderDescription
@@ -59,7 +58,7 @@ class DecoderModel:
             self._layers.append(layer)
         self._final_norm = load.norm(prefix + "norm.weight", hidden, adds_one=description.norms_add_one)
         self._head = self._load_head(load)
-        if packed is not None and not any(isinstance(each.kernel, TorchInt4Linear) for _, each in self.linears()):
+        if packed is not None and not any(each.kernel is not None for _, each in self.linears()):
             raise StartupError(
                 f"config.json says that the weights are quantized with {packed.method}, but no layer has a "
                 f"{packed.marker}: take quantization_config out of config.json, or download the files again"

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import torch
 
-from pagefleet.engine.layers.int4_linear import fuse_linears
 from pagefleet.engine.layers.linear import Linear
+from pagefleet.engine.layers.packed_fusion import fuse_linears
 from pagefleet.engine.layers.rotary import full_width_order
 from pagefleet.engine.models.decoder_description import DecoderDescription
 from pagefleet.engine.models.weight_loader import WeightLoader

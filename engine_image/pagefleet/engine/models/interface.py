@@ -16,7 +16,7 @@ class Model(Protocol):
     implementation: str
     """Whose code computes it: `native` or `transformers`."""
     packed_method: str | None
-    """What the checkpoint's 4-bit layers were quantized with; None where all are plain."""
+    """What the checkpoint's packed layers were quantized with; None where all are plain."""
     rms_norm: RmsNorm
     """A back end may put its own here; one for weights of the compute dtype."""
 

@@ -8,7 +8,8 @@ from pagefleet.engine.checkpoint_format import PackedFormat
 from pagefleet.engine.errors import StartupError
 from pagefleet.engine.layers.int4_linear import TorchInt4Linear
 from pagefleet.engine.layers.linear import Linear
-from pagefleet.engine.packed_weights import read_packed
+from pagefleet.engine.layers.quantized import TorchInt8Linear
+from pagefleet.engine.packed_weights import read_int8, read_packed
 from pagefleet.engine.weights import Checkpoint
 
 PREFIXES = ("model.", "", "language_model.model.", "model.language_model.")
@@ -23,7 +24,7 @@ class WeightLoader:
     dtype: torch.dtype
     device: torch.device
     packed: PackedFormat | None = None
-    """How 4-bit layers are packed, where there are some."""
+    """How layers are packed, where some are."""
 
     def prefix(self) -> str:
         """Return what the names of the decoder's weights begin with."""
@@ -45,12 +46,16 @@ class WeightLoader:
     def linear(
         self, name: str, outputs: int, inputs: int, *, has_bias: bool, order: torch.Tensor | None = None
     ) -> Linear:
-        """Return one linear layer, its outputs in the given order; one that is packed holds a `TorchInt4Linear`."""
+        """Return one linear layer, its outputs in the given order; one that is packed holds a kernel in torch."""
         bias = self.weight(name + ".bias", (outputs,)) if has_bias else None
         if order is not None:
             order = order.to(self.device)
             bias = None if bias is None else bias[order]
         if self.packed is not None and self.is_packed(name):
+            if self.packed.bits == 8:
+                integers = read_int8(self.checkpoint, name, outputs, inputs).to(self.device)
+                integers = integers if order is None else integers.rows(order)
+                return Linear(None, kernel=TorchInt8Linear(integers, bias, self.dtype))
             packed = read_packed(self.checkpoint, self.packed, name, outputs, inputs).to(self.device)
             packed = packed if order is None else packed.rows(order)
             return Linear(None, kernel=TorchInt4Linear(packed, bias, self.dtype))

@@ -1,1 +1,1 @@
-"""`pagefleet quantize`: write checkpoints of 4-bit weights, with calibration or without."""
+"""`pagefleet quantize`: write checkpoints of rounded weights, with calibration or without."""

@@ -69,6 +69,16 @@ def awq_tensors(rounded: RoundedLinear) -> dict[str, torch.Tensor]:
     }
 
 
+def compressed_tensors(rounded: RoundedLinear) -> dict[str, torch.Tensor]:
+    """Return a layer's tensors as compressed-tensors writes them, in its format pack-quantized."""
+    return {
+        "weight_packed": pack_numbers(rounded.numbers),
+        "weight_scale": rounded.scales,
+        "weight_zero_point": pack_numbers(rounded.zeros.T).T.contiguous(),
+        "weight_shape": torch.tensor(rounded.numbers.shape),
+    }
+
+
 def _pack_awq(numbers: torch.Tensor) -> torch.Tensor:
     by_word = numbers.reshape(len(numbers), -1, PER_WORD)[..., list(AWQ_OUTPUTS)]
     return pack_numbers(by_word.flatten(-2))

@@ -1,6 +1,6 @@
-"""`pagefleet quantize`: from a model and a text to a checkpoint of 4-bit weights, one decoder layer after another."""
+"""`pagefleet quantize`: from a model to a checkpoint of rounded weights, one decoder layer after another."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,20 +13,21 @@ from pagefleet.engine.errors import StartupError
 from pagefleet.engine.gguf_conversion import convert
 from pagefleet.engine.layers.int4 import PER_WORD
 from pagefleet.engine.layers.int4_rounding import GROUPS
+from pagefleet.engine.layers.quantized import QuantizedWeight, quantize_rows
 from pagefleet.engine.machine import usable_cores
 from pagefleet.engine.model_source import ModelSource, resolve_model
 from pagefleet.engine.models.registry import NATIVE_MODELS, architecture_of
 from pagefleet.engine.quantize.awq import smooth
 from pagefleet.engine.quantize.calibration import read_windows
 from pagefleet.engine.quantize.decoder_layers import LayerRunner, layers_of
+from pagefleet.engine.quantize.formats import FORMATS_OF, quantization_config, tensors_of
 from pagefleet.engine.quantize.gptq import round_with_moments
 from pagefleet.engine.quantize.moments import InputMoments, collect_moments
 from pagefleet.engine.quantize.output import new_folder, write_checkpoint
-from pagefleet.engine.quantize.rounded import RoundedLinear, awq_tensors, gptq_tensors, round_to_nearest
+from pagefleet.engine.quantize.rounded import RoundedLinear, round_to_nearest
 from pagefleet.engine.weights import first_line, load_config, load_gguf_model, silence_transformers
 
-METHODS = ("gptq", "awq", "int4")
-"""The last rounds to nearest, without calibration."""
+METHODS = tuple(FORMATS_OF)
 
 CALIBRATED = ("gptq", "awq")
 
@@ -40,6 +41,8 @@ class QuantizeOptions:
     model: str
     method: str
     output: Path
+    form: str | None = None
+    """What the checkpoint is written as; None is the method's own format."""
     calibration: Path | None = None
     revision: str | None = None
     group_size: int | None = None
@@ -61,29 +64,32 @@ def run_quantize(options: QuantizeOptions, say: Say) -> None:
     with new_folder(options.output) as folder:
         source = convert(resolve_model(options.model, lambda _: None, revision=options.revision))
         model = _load(source)
-        group = _group_size(model, options.group_size)
+        group = None if options.method == "int8" else _group_size(model, options.group_size)
         tokenizer = _tokenizer(source)
         runner = _runner(options, model, tokenizer) if options.method in CALIBRATED else None
-        pack = awq_tensors if options.method == "awq" else gptq_tensors
+        form = options.form or FORMATS_OF[options.method][0]
         packed: dict[str, dict[str, torch.Tensor]] = {}
         names = {module: name for name, module in model.named_modules()}
         for index, layer in enumerate(tqdm(layers_of(model), unit="layer", disable=None)):
-            rounded = _round_layer(layer, index, runner, options, group)
-            packed |= {f"{names[layer]}.{name}": pack(each) for name, each in rounded.items()}
-        write_checkpoint(folder, model, packed, _configuration(options, group))
+            rounded = round_layer(layer, index, runner, options, group)
+            packed |= {f"{names[layer]}.{name}": tensors_of(each, form) for name, each in rounded.items()}
+        write_checkpoint(folder, model, packed, quantization_config(form, group, options.damping))
         tokenizer.save_pretrained(folder)
     stored = sum(tensor.nbytes for tensors in packed.values() for tensor in tensors.values())
+    rounding = "8 bits, a scale for each output" if group is None else f"4 bits, groups of {group}"
     say(
-        f"{options.output}: {len(packed)} linears in 4 bits, groups of {group}, {stored / 2**20:.1f} MiB; "
+        f"{options.output}: {len(packed)} linears in {rounding}, {stored / 2**20:.1f} MiB; "
         f"pagefleet engine serve {options.output}"
     )
 
 
-def _round_layer(
-    layer: nn.Module, index: int, runner: LayerRunner | None, options: QuantizeOptions, group: int
-) -> dict[str, RoundedLinear]:
+def round_layer(
+    layer: nn.Module, index: int, runner: LayerRunner | None, options: QuantizeOptions, group: int | None
+) -> Mapping[str, RoundedLinear | QuantizedWeight]:
     """Return a layer's linears, rounded by name; their floats in the layer become what those stand for."""
     linears = _linears(layer)
+    if group is None:
+        return {name: quantize_rows(linear.weight) for name, linear in linears.items()}
     moments: dict[str, InputMoments] = {}
     if runner is not None:
         with collect_moments(linears) as moments:
@@ -119,13 +125,20 @@ def _round_by_moments(
 def _check(options: QuantizeOptions) -> None:
     if options.method not in METHODS:
         raise StartupError(f"--method {options.method} is unknown; use {', '.join(METHODS)}")
+    if options.form not in (None, *FORMATS_OF[options.method]):
+        raise StartupError(
+            f"--format {options.form} does not hold what --method {options.method} makes; use "
+            f"{' or '.join(FORMATS_OF[options.method])}"
+        )
     if options.method in CALIBRATED and options.calibration is None:
         raise StartupError(
             f"--method {options.method} needs --calibration FILE, a text like those that the model will read; "
-            "or use --method int4, which needs none"
+            "or use --method int4 or int8, which need none"
         )
     if options.method not in CALIBRATED and options.calibration is not None:
         raise StartupError(f"--calibration is read by {' and '.join(CALIBRATED)} alone; leave it out")
+    if options.method == "int8" and options.group_size is not None:
+        raise StartupError(f"--group-size {options.group_size} is for 4 bits: int8 has a scale for each output")
     if options.group_size not in (None, *GROUPS):
         raise StartupError(f"--group-size {options.group_size} is not {', '.join(map(str, GROUPS))}; use 128")
     if not 0 < options.damping <= 1:
@@ -199,27 +212,3 @@ def _runner(options: QuantizeOptions, model: Any, tokenizer: Any) -> LayerRunner
         vocabulary_size=int(model.config.vocab_size),
     )
     return LayerRunner(model, windows)
-
-
-def _configuration(options: QuantizeOptions, group: int) -> dict[str, Any]:
-    """Return the quantization_config that transformers knows."""
-    if options.method == "awq":
-        return {
-            "quant_method": "awq",
-            "bits": 4,
-            "group_size": group,
-            "zero_point": True,
-            "version": "gemm",
-            "modules_to_not_convert": ["lm_head"],
-        }
-    return {
-        "quant_method": "gptq",
-        "bits": 4,
-        "group_size": group,
-        "damp_percent": options.damping,
-        "desc_act": False,
-        "sym": False,
-        "true_sequential": False,
-        "lm_head": False,
-        "checkpoint_format": "gptq",
-    }

@@ -18,10 +18,11 @@ typedef struct {
     int64_t mode;
     const float *weight_scales;   /* int8: [panels * COLUMNS], what one step of an output's weights stands for;
                                      int4: [panels][groups][COLUMNS] */
-    const int32_t *weight_sums;   /* int8: [panels * COLUMNS], sums over the depth */
+    const int16_t *weight_sums;   /* int8: [panels][groups][COLUMNS], sums over the depth of a group */
     int64_t inputs;               /* int8: depth in numbers */
     const uint8_t *weight_zeros;  /* int4: [panels][groups][COLUMNS], the numbers that stand for 0 */
-    int64_t groups;               /* int4: parts of the depth with a scale each, words / groups words long */
+    int64_t groups;               /* parts of the depth with a scale each: int4 of the weights, words / groups words long;
+                                     int8 of the inputs, INPUT_GROUP inputs long, the last perhaps less */
 } gemm_arguments;
 
 typedef struct {

@@ -18,8 +18,8 @@
 typedef struct {
     const char *first; /* row 0, whether or not it is among them */
     int64_t stride_bytes;
-    const float *scales; /* of quantized rows, from row 0 on */
-    const float *zeros;  /* of quantized rows: the integers that stand for 0, from row 0 on */
+    const float *scales; /* int8: of the groups of each row, from row 0 on; int4: their sums */
+    const int32_t *zeros; /* int8: the integers that stand for 0 in these groups */
 } input_rows;
 
 #if PARTS == 2
@@ -46,6 +46,7 @@ INLINE input_rows widened_rows(const gemm_arguments *a, int64_t begin, int64_t e
 #define ADD_PRODUCT(sum, weight, input) add_product(sum, weight, input)
 #define TILES(name) name##_words
 #define PASSES(a) 1
+#define PASS_WORDS(a) ((a)->words)
 #define END_PASS(a, in, row, panel, pass, column, target, sum) store(target, sum)
 #define WEIGHT_BYTES 4
 #define WRITE(a, in, row, panel, sums) write_panel(a, row, panel, sums)

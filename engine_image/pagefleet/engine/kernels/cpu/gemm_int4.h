@@ -43,8 +43,9 @@ INLINE void add_pass(const gemm_arguments *a, const input_rows *in, int64_t row,
                      float *target, vfloat sum) {
     const int64_t place = (panel * a->groups + group) * COLUMNS + column;
     const vfloat zeros = __builtin_convertvector(*(const vzero *)(a->weight_zeros + place), vfloat);
-    const vfloat scaled = load(a->weight_scales + place) * (sum - zeros * splat(in->scales[row * a->groups + group]));
-    store(target, group ? load(target) + scaled : scaled);
+    const vfloat shifted = sum - zeros * splat(in->scales[row * a->groups + group]);
+    /* Fused in every tile, so that batches agree. */
+    store(target, load(target) + load(a->weight_scales + place) * shifted);
 }
 
 #define TILES(name) name##_int4
@@ -55,6 +56,7 @@ INLINE void add_pass(const gemm_arguments *a, const input_rows *in, int64_t row,
 #define INPUT_SPACE(a, rows) ((rows) * ((a)->groups + (BFLOAT16 ? (a)->words * WORD_NUMBERS : 0)))
 #define INPUT_ROWS(a, begin, end, space) summed_rows(a, begin, end, space)
 #define PASSES(a) ((a)->groups)
+#define PASS_WORDS(a) ((a)->words / (a)->groups)
 #define END_PASS(a, in, row, panel, pass, column, target, sum) add_pass(a, in, row, panel, pass, column, target, sum)
 #define WRITE(a, in, row, panel, sums) write_panel(a, row, panel, sums)
 #include "tiles.h"

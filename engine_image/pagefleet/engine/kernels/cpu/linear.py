@@ -9,7 +9,7 @@ from torch.nn.functional import linear, pad
 from pagefleet.engine.kernels.cache import zeroed
 from pagefleet.engine.kernels.cpu.library import GemmArguments, GemmMode, Kernel, KernelLibrary
 from pagefleet.engine.layers.linear import gate_and_multiply
-from pagefleet.engine.layers.quantized import quantize_rows
+from pagefleet.engine.layers.quantized import INPUT_GROUP, TorchInt8Linear
 
 
 def pack(weight: torch.Tensor, panel: int) -> torch.Tensor:
@@ -121,21 +121,20 @@ class CpuLinear(PackedLinear):
 class CpuInt8Linear(PackedLinear):
     """Multiply 8-bit integers in C, exactly; scaling and what follows are float32. Batch-invariant like `CpuLinear`."""
 
-    def __init__(
-        self, library: KernelLibrary, weight: torch.Tensor, bias: torch.Tensor | None, *, is_gated: bool
-    ) -> None:
-        (outputs, inputs), panel = weight.shape, library.panel_columns
-        quantized = quantize_rows(weight)
-        integers, scales = quantized.integers, quantized.scales
+    def __init__(self, library: KernelLibrary, plain: TorchInt8Linear, *, is_gated: bool) -> None:
+        integers, scales, bias = plain.weight.integers, plain.weight.scales, plain.bias
+        (outputs, inputs), panel = integers.shape, library.panel_columns
         if is_gated:
             integers, scales = interleave(integers, panel), interleave(scales, panel)
             bias = None if bias is None else interleave(bias, panel)
         self._weight = pack_groups(integers, panel, library.int8_group)
         self._bias = None if bias is None else pad_panels(bias.float(), panel)
         self._scales = pad_panels(scales, panel)
-        self._sums = pad_panels(integers.sum(-1, dtype=torch.int32), panel)
+        groups = torch.split(integers, INPUT_GROUP, dim=-1)
+        sums = torch.stack([group.sum(-1, dtype=torch.int16) for group in groups], -1)
+        self._sums = pack_groups(sums, panel, 1)
         super().__init__(
-            library.kernel("multiply_int8", weight.dtype),
+            library.kernel("multiply_int8", plain.dtype),
             GemmArguments(
                 weight=self._weight.data_ptr(),
                 bias=None if self._bias is None else self._bias.data_ptr(),
@@ -144,6 +143,7 @@ class CpuInt8Linear(PackedLinear):
                 weight_scales=self._scales.data_ptr(),
                 weight_sums=self._sums.data_ptr(),
                 inputs=inputs,
+                groups=len(groups),
             ),
         )
 

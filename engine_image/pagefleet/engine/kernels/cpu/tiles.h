@@ -6,8 +6,8 @@
  *   LOAD_WEIGHT(address, part), ADD_PRODUCT(sum, weight, input)
  *   INPUT_SPACE(a, rows)   floats that the rows need to be got ready
  *   INPUT_ROWS(a, begin, end, space)   the rows as tiles read them
- *   PASSES(a)              parts of equal length that the depth is summed in
- *   END_PASS(a, in, row, panel, pass, column, target, sum)   what becomes of the sums of one part
+ *   PASSES(a), PASS_WORDS(a)   parts that the depth is summed in, and their length, of which the last may lack some
+ *   END_PASS(a, in, row, panel, pass, column, target, sum)   add the sums of one part to `target`, which begins at 0
  *   WRITE(a, in, row, panel, sums)     what becomes of one row of one panel */
 
 /* sums += weights . inputs of word `k`. */
@@ -33,15 +33,18 @@ INLINE void TILES(multiply_word)(vfloat sums[ROWS][MOST_VECTORS], const char *we
 /* Multiply one tile, and meanwhile fetch weights that come later from memory, which nothing else would overlap. */
 INLINE void TILES(multiply_tile)(const gemm_arguments *a, const input_rows *in, int64_t row, int64_t panel,
                                  const char *ahead, const int rows, const int panels) {
-    const int64_t words = a->words, panel_bytes = words * COLUMNS * WEIGHT_BYTES, pass_words = words / PASSES(a);
+    const int64_t words = a->words, panel_bytes = words * COLUMNS * WEIGHT_BYTES, pass_words = PASS_WORDS(a);
     const int vectors = panels * PANEL_VECTORS;
     const float *input[ROWS];
+    float passed[ROWS][MOST_VECTORS * LANES] __attribute__((aligned(64)));
     float done[ROWS][MOST_VECTORS * LANES] __attribute__((aligned(64)));
 #pragma GCC unroll 8
     for (int i = 0; i < rows; i++) input[i] = (const float *)(in->first + (row + i) * in->stride_bytes);
     const char *weight = (const char *)a->weight + panel * panel_bytes;
+    for (int i = 0; i < rows; i++)
+        for (int j = 0; j < vectors; j++) store(&done[i][j * LANES], splat(0));
     for (int64_t pass = 0; pass < PASSES(a); pass++) {
-        const int64_t last = (pass + 1) * pass_words;
+        const int64_t last = (pass + 1) * pass_words < words ? (pass + 1) * pass_words : words;
         vfloat sums[ROWS][MOST_VECTORS];
 #pragma GCC unroll 8
         for (int i = 0; i < rows; i++)
@@ -56,8 +59,12 @@ INLINE void TILES(multiply_tile)(const gemm_arguments *a, const input_rows *in, 
 #pragma GCC unroll 8
         for (int i = 0; i < rows; i++)
 #pragma GCC unroll 8
+            for (int j = 0; j < vectors; j++) store(&passed[i][j * LANES], sums[i][j]);
+        __asm__ volatile("" : : "r"(passed) : "memory"); /* by way of memory: else gcc keeps the sums there while they grow */
+        for (int i = 0; i < rows; i++)
             for (int j = 0; j < vectors; j++)
-                END_PASS(a, in, row + i, panel + j / PANEL_VECTORS, pass, j % PANEL_VECTORS * LANES, &done[i][j * LANES], sums[i][j]);
+                END_PASS(a, in, row + i, panel + j / PANEL_VECTORS, pass, j % PANEL_VECTORS * LANES, &done[i][j * LANES],
+                         load(&passed[i][j * LANES]));
     }
     for (int i = 0; i < rows; i++)
         for (int q = 0; q < panels; q++) WRITE(a, in, row + i, panel + q, &done[i][q * COLUMNS]);
@@ -126,5 +133,6 @@ INLINE void TILES(multiply_all)(const gemm_arguments *a) {
 #undef INPUT_SPACE
 #undef INPUT_ROWS
 #undef PASSES
+#undef PASS_WORDS
 #undef END_PASS
 #undef WRITE
