@@ -17,6 +17,7 @@ from pagefleet.cli import (
     play_command,
     profile_command,
     quantize_command,
+    simulate_command,
     validate_command,
 )
 from pagefleet.cli.errors import EXIT_FAILURE, EXIT_INTERRUPTED, CommandError
@@ -52,6 +53,7 @@ app.command("play")(play_command.play)
 app.command("plan")(plan_command.plan)
 app.command("profile")(profile_command.profile)
 app.command("quantize")(quantize_command.quantize)
+app.command("simulate")(simulate_command.simulate)
 app.command("validate")(validate_command.validate)
 app.command("crds")(crds_command.crds)
 

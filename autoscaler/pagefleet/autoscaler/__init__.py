@@ -1,0 +1,1 @@
+"""Decide how many replicas a service needs."""

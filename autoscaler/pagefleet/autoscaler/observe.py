@@ -1,0 +1,278 @@
+"""Turn readings into demand: totals that survive restarts and losses, rates, lengths, growth and speed. Pure."""
+
+from dataclasses import dataclass, replace
+
+from pagefleet.autoscaler.settings import Settings
+from pagefleet.autoscaler.snapshot import Reading, ReplicaPhase, Snapshot
+from pagefleet.autoscaler.state import Rates, State, Totals
+from pagefleet.capacity.step_time import StepTime
+
+SHORT_S = 30.0
+MIDDLE_S = 60.0
+LONG_S = 120.0
+LEAST_GROWTHS = 10
+SCALE_BOUND = 0.4
+"""A measured step time may move the plan's by this share."""
+SCALE_WEIGHT = 0.05
+"""Weight of one tick's measured step time."""
+OUTPUT_WEIGHT = 0.005
+"""Weight of one finished request in the mean length of answers."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Demand:
+    """What the service is asked for."""
+
+    rate_short: float
+    """Requests per second over 30 s."""
+    rate_long: float
+    """Requests per second over 120 s."""
+    growth: float
+    """Factor to expect within a lead time."""
+    lead_time_s: float
+    queued: int
+    """Requests not yet admitted, those of silent replicas estimated."""
+    missed_share: float
+    """Of first tokens that were late, or of answers that were slow, whichever is more, over 30 s; 0 of too few."""
+    missed_share_long: float
+    """The same over 120 s."""
+    preemptions: float
+    """Since the last decision."""
+    arrived: float
+    """Requests since the last decision."""
+
+    @property
+    def forecast(self) -> float:
+        """Return the rate to be ready for when a replica created now serves."""
+        base = max(self.rate_long, min(self.rate_short, 1.5 * self.rate_long))
+        return max(self.rate_short, base * self.growth)
+
+
+def observe(snapshot: Snapshot, state: State, settings: Settings) -> tuple[Demand, State]:
+    """Take a snapshot's readings into the state and return the demand that it shows."""
+    state = _learn_lead_time(snapshot, state)
+    state = _count(snapshot, state, settings)
+    lead_time_s = _lead_time(state, settings)
+    rates = Rates(
+        snapshot.time_s,
+        _difference(state.totals, "arrivals", SHORT_S, per_second=True),
+        _difference(state.totals, "arrivals", MIDDLE_S, per_second=True),
+        _difference(state.totals, "arrivals", LONG_S, per_second=True),
+    )
+    state = _learn_growth(state, rates, settings, lead_time_s)
+    state = replace(state, hit_share=_hit_share(state))
+    demand = Demand(
+        rate_short=rates.short,
+        rate_long=rates.long,
+        growth=_growth(state, settings),
+        lead_time_s=lead_time_s,
+        queued=_queued(snapshot, settings),
+        missed_share=_missed_share(state.totals, SHORT_S, settings.least_samples),
+        missed_share_long=_missed_share(state.totals, LONG_S, settings.least_samples),
+        preemptions=_difference(state.totals, "preemptions", 0.0),
+        arrived=_difference(state.totals, "arrivals", 0.0),
+    )
+    return demand, state
+
+
+def learned_step(state: State, step: StepTime) -> StepTime:
+    """Return the plan's step time as steps have measured it."""
+    scale = state.time_scale
+    return replace(
+        step,
+        base_s=step.base_s * scale,
+        prefill_token_s=step.prefill_token_s * scale,
+        kv_token_s=step.kv_token_s * scale,
+        sequence_s=step.sequence_s * scale,
+    )
+
+
+# ---- counters ----
+
+
+def _count(snapshot: Snapshot, state: State, settings: Settings) -> State:
+    """Add what each replica did since its last reading. A counter that fell began again with its engine."""
+    sums = dict.fromkeys(Totals._fields[1:], 0.0)
+    steps = _Steps()
+    readings = {}
+    for replica in snapshot.replicas:
+        now, before = replica.reading, state.readings.get(replica.name)
+        if now is None:
+            if before is not None:
+                readings[replica.name] = before
+            continue
+        readings[replica.name] = now
+        if before is not None and now.read_s == before.read_s:
+            continue
+        if before is None or now.steps_total < before.steps_total or now.arrivals_total < before.arrivals_total:
+            before = _ZERO
+        for name in sums:
+            sums[name] += max(0, getattr(now, f"{name}_total") - getattr(before, f"{name}_total"))
+        if settings.speed is not None:
+            steps.add(before, now, settings.speed.step)
+    last = state.totals[-1] if state.totals else Totals(snapshot.time_s)
+    if snapshot.time_s <= last.time_s and state.totals:  # a clock that jumped back: no time has passed
+        return replace(state, readings=readings)
+    totals = Totals(snapshot.time_s, **{name: getattr(last, name) + sums[name] for name in sums})
+    kept = tuple(entry for entry in state.totals if entry.time_s >= snapshot.time_s - LONG_S - 30)
+    return replace(
+        state,
+        readings=readings,
+        totals=(*kept, totals),
+        prompt_tokens=_prompt_mean(state, (*kept, totals)),
+        output_tokens=_output_mean(state, sums["finished_output_tokens"], sums["finished"]),
+        time_scale=steps.scale(state.time_scale),
+    )
+
+
+def _prompt_mean(state: State, totals: tuple[Totals, ...]) -> float | None:
+    admitted = _difference(totals, "admitted", LONG_S)
+    tokens = _difference(totals, "prompt_tokens", LONG_S)
+    return tokens / admitted if admitted >= 1 and tokens > 0 else state.prompt_tokens
+
+
+def _output_mean(state: State, tokens: float, finished: float) -> float | None:
+    if finished < 1:
+        return state.output_tokens
+    mean, before = tokens / finished, state.output_tokens
+    if before is None:
+        return mean
+    kept: float = (1 - OUTPUT_WEIGHT) ** finished
+    return before * kept + mean * (1 - kept)
+
+
+def _hit_share(state: State) -> float:
+    prompt = _difference(state.totals, "prompt_tokens", LONG_S)
+    hits = _difference(state.totals, "prefix_hit_tokens", LONG_S)
+    return min(0.95, hits / prompt) if prompt else state.hit_share
+
+
+def _difference(totals: tuple[Totals, ...], name: str, seconds: float, *, per_second: bool = False) -> float:
+    """Return how much a total rose in the last seconds; with 0 seconds, since the last decision."""
+    if len(totals) < 2:
+        return 0.0
+    last = totals[-1]
+    first = totals[-2]
+    for entry in reversed(totals[:-1]):
+        if entry.time_s < last.time_s - seconds - 1e-6:
+            break
+        first = entry
+    rise: float = getattr(last, name) - getattr(first, name)
+    return rise / (last.time_s - first.time_s) if per_second else rise
+
+
+def _missed_share(totals: tuple[Totals, ...], seconds: float, least_samples: int) -> float:
+    shares = [0.0]
+    for missed, of_all in (("late_first_tokens", "first_tokens"), ("slow_answers", "finished")):
+        samples = _difference(totals, of_all, seconds)
+        if samples >= least_samples:
+            shares.append(_difference(totals, missed, seconds) / samples)
+    return max(shares)
+
+
+@dataclass
+class _Steps:
+    """Compare the time of steps with what the plan says of the same steps."""
+
+    measured_s: float = 0.0
+    predicted_s: float = 0.0
+
+    def add(self, before: Reading, now: Reading, step: StepTime) -> None:
+        self.measured_s += now.step_seconds_total - before.step_seconds_total
+        self.predicted_s += (
+            step.base_s * (now.steps_total - before.steps_total)
+            + step.prefill_token_s * (now.computed_tokens_total - before.computed_tokens_total)
+            + step.kv_token_s * (now.kv_tokens_read_total - before.kv_tokens_read_total)
+            + step.sequence_s * (now.sequence_steps_total - before.sequence_steps_total)
+        )
+
+    def scale(self, before: float) -> float:
+        if self.predicted_s <= 0 or self.measured_s <= 0:
+            return before
+        seen = min(max(self.measured_s / self.predicted_s, 1 - SCALE_BOUND), 1 + SCALE_BOUND)
+        return before + SCALE_WEIGHT * (seen - before)
+
+
+def _queued(snapshot: Snapshot, settings: Settings) -> int:
+    """Return the requests that wait; a silent replica is taken for as loaded as its most loaded peers."""
+    fresh = snapshot.fresh(settings.stale_after_s)
+    depths = sorted(replica.reading.queue_depth for replica in fresh if replica.reading is not None)
+    imputed = depths[(3 * len(depths)) // 4] if depths else 0
+    total = snapshot.held_requests
+    for replica in snapshot.replicas:
+        if replica.phase is ReplicaPhase.PENDING:
+            continue
+        if replica.reading is not None and snapshot.time_s - replica.reading.read_s <= settings.stale_after_s:
+            total += replica.reading.queue_depth
+        else:
+            total += max(imputed, replica.reading.queue_depth if replica.reading is not None else 0)
+    return total
+
+
+# ---- lead time and growth ----
+
+
+def _learn_lead_time(snapshot: Snapshot, state: State) -> State:
+    ready = {replica.name: replica for replica in snapshot.ready}
+    taken = [
+        replica.ready_s - replica.created_s
+        for name, replica in ready.items()
+        if name not in state.ready_names and replica.ready_s is not None and replica.ready_s > replica.created_s
+    ]
+    return replace(
+        state,
+        ready_names=frozenset(ready),
+        lead_times_s=(*state.lead_times_s, *taken)[-50:],
+    )
+
+
+def _lead_time(state: State, settings: Settings) -> float:
+    """Return the 90th percentile of the observed times, or the plan's until three were seen."""
+    if len(state.lead_times_s) < 3:
+        return settings.lead_time_s
+    ordered = sorted(state.lead_times_s)
+    return ordered[min(len(ordered) - 1, int(0.9 * len(ordered)))]
+
+
+def _learn_growth(state: State, rates: Rates, settings: Settings, lead_time_s: float) -> State:
+    """Note by how much the rate of a lead time ago has been exceeded since, for as long as queues take to notice."""
+    kept = tuple(entry for entry in state.rates if entry.time_s >= rates.time_s - lead_time_s - 10)
+    window = (*kept, rates)
+    growths = tuple(entry for entry in state.growths if entry[0] >= rates.time_s - settings.growth_memory_s)
+    if window[0].time_s <= rates.time_s - lead_time_s and window[0].long > 0:
+        growths = (*growths, (rates.time_s, max(entry.middle for entry in window) / window[0].long))
+    return replace(state, rates=window, growths=growths)
+
+
+def _growth(state: State, settings: Settings) -> float:
+    if len(state.growths) < LEAST_GROWTHS:
+        return settings.first_growth
+    ordered = sorted(growth for _, growth in state.growths)
+    quantile = ordered[min(len(ordered) - 1, int(settings.growth_quantile * len(ordered)))]
+    return min(max(1.0, quantile), settings.most_growth)
+
+
+_ZERO = Reading(
+    read_s=0.0,
+    blocks_active=0,
+    blocks_total=0,
+    queue_depth=0,
+    tokens_queued=0,
+    queue_age_s=0.0,
+    running=0,
+    in_flight=0,
+    arrivals_total=0,
+    finished_total=0,
+    prompt_tokens_total=0,
+    prefix_hit_tokens_total=0,
+    finished_output_tokens_total=0,
+    preemptions_total=0,
+    first_tokens_total=0,
+    late_first_tokens_total=0,
+    slow_answers_total=0,
+    steps_total=0,
+    step_seconds_total=0.0,
+    computed_tokens_total=0,
+    kv_tokens_read_total=0,
+    sequence_steps_total=0,
+)

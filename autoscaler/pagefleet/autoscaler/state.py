@@ -1,0 +1,74 @@
+"""What one decision leaves for the next. Plain values, so that a log can hold it and replay can go on from it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from pagefleet.autoscaler.snapshot import Reading
+
+
+class Totals(NamedTuple):
+    """Sums over all replicas since the first decision, at one moment."""
+
+    time_s: float
+    arrivals: float = 0.0
+    admitted: float = 0.0
+    finished: float = 0.0
+    prompt_tokens: float = 0.0
+    prefix_hit_tokens: float = 0.0
+    finished_output_tokens: float = 0.0
+    preemptions: float = 0.0
+    first_tokens: float = 0.0
+    late_first_tokens: float = 0.0
+    slow_answers: float = 0.0
+
+
+class Rates(NamedTuple):
+    """Arrivals per second at one moment, over 30, 60 and 120 s."""
+
+    time_s: float
+    short: float
+    middle: float
+    long: float
+
+
+class Want(NamedTuple):
+    """Replicas that a decision wanted before any damping."""
+
+    time_s: float
+    replicas: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class State:
+    """Everything that is remembered."""
+
+    readings: Mapping[str, Reading] = field(default_factory=dict)
+    """The latest of each replica, to count from."""
+    totals: tuple[Totals, ...] = ()
+    rates: tuple[Rates, ...] = ()
+    growths: tuple[tuple[float, float], ...] = ()
+    """(time, growth that followed within a lead time)."""
+    wants: tuple[Want, ...] = ()
+    prompt_tokens: float | None = None
+    output_tokens: float | None = None
+    hit_share: float = 0.0
+    time_scale: float = 1.0
+    """Measured step time over predicted, learned from steps."""
+    corrector: float = 1.0
+    """Factor on the time of a request while the objective is missed although the load is below the planned share."""
+    asked_s: float | None = None
+    """When the service was last seen with a request, or first seen at all."""
+    scaled_up_s: float = float("-inf")
+    scaled_down_s: float = float("-inf")
+    guarded_s: float = float("-inf")
+    guarded_share: float = 0.0
+    """Share of missed objectives when the guard last added a replica."""
+    guards_in_vain: int = 0
+    """How often in a row what the guard added has not helped."""
+    reversals_s: tuple[float, ...] = ()
+    """Times at which the direction changed."""
+    was_up: bool | None = None
+    imbalanced_ticks: int = 0
+    lead_times_s: tuple[float, ...] = ()
+    ready_names: frozenset[str] = frozenset()
