@@ -22,6 +22,7 @@ from pagefleet.cli.bench_options import (
     Threads,
     bench_engine,
     check_counts,
+    parse_names,
     parse_numbers,
     require_bench,
     run_measurement,
@@ -58,6 +59,10 @@ def throughput(
     no_text: Annotated[
         bool, typer.Option("--no-text", help="Measure tokens alone, for a model without a tokenizer.")
     ] = False,
+    ignore: Annotated[
+        str,
+        typer.Option(help="Parts whose weights stay plain with --compare weights; '' rounds all.", metavar="PART,…"),
+    ] = "lm_head",
     dtype: Dtype = "auto",
     threads: Threads = None,
     json_path: JsonPath = None,
@@ -77,6 +82,7 @@ def throughput(
         max_num_seqs=max_num_seqs
         if max_num_seqs is not None
         else (POLICIES_MAX_NUM_SEQS if compare == "batching" else 64),
+        quantization_ignore=parse_names(ignore),
         block_size=block_size,
         dtype=dtype,
         threads=threads,

@@ -163,19 +163,21 @@ def test_policies_at_equal_memory_make_the_same_tokens() -> None:
 
 
 def test_weights_of_all_precisions_run_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    started: list[str] = []
+    started: list[tuple[str, tuple[str, ...]]] = []
 
     class Watched(OurEngine):
         def __init__(self, config: EngineConfig, **options: Any) -> None:
             super().__init__(config, **options)
-            started.append(self.core.info.quantization)
+            started.append((self.core.info.quantization, config.quantization_ignore))
 
     monkeypatch.setattr("pagefleet.engine.bench.throughput.OurEngine", Watched)
-    options = ThroughputOptions(engine=ENGINE, compare="weights", requests=2, rounds=1, measure=tiny_rates)
+    engine = msgspec.structs.replace(ENGINE, quantization_ignore=())
+    options = ThroughputOptions(engine=engine, compare="weights", requests=2, rounds=1, measure=tiny_rates)
     report = run_throughput(options, lambda _: None)
     contestants = report["contestants"]
     assert isinstance(contestants, dict)
-    assert list(contestants) == started == ["none", "int8", "int4"]
+    assert list(contestants) == ["none", "int8", "int4"]
+    assert started == [("none", ()), ("int8", ()), ("int4", ())]
 
 
 def test_our_tokens_are_transformers_own() -> None:
