@@ -3,8 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-# Two cores carry four: tests of clusters wait most of the time, see tests/support/work_groups.py.
-TEST_WORKERS ?= 4
+# Two cores carry three: tests of clusters wait most of the time, see tests/support/work_groups.py.
+TEST_WORKERS ?= 3
 PACKAGES := crds operator autoscaler engine_image
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
