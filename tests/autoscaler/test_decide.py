@@ -93,7 +93,7 @@ def test_a_report_that_returns_holds_what_was_missed() -> None:
     load.add(5.0)
     decision = run.tick(925.0, load.replicas(925.0))
 
-    assert run.state.totals[-1].arrivals == pytest.approx(22.5 * 925)
+    assert run.state.totals[-1].arrivals == pytest.approx(22.5 * (925 - 5))
     assert decision.desired == 4
 
 
@@ -107,6 +107,20 @@ def test_a_restart_of_an_engine_is_no_negative_rate() -> None:
 
     assert run.state.totals[-1].arrivals == pytest.approx(before + 22.5 * 5)
     assert run.specified == 4
+
+
+def test_what_engines_did_before_the_first_decision_is_no_demand() -> None:
+    run = Run(specified=4)
+    load = Load(names(4), rate_per_s=22.5)
+    load.add(24 * HOUR_S)
+    run.tick(5.0, load.replicas(5.0, never=True))
+    load.add(5.0)
+    run.tick(10.0, load.replicas(10.0))
+    load.add(5.0)
+    decision = run.tick(15.0, load.replicas(15.0))
+
+    assert decision.desired == 4
+    assert run.state.rates[-1].short < 23
 
 
 def test_a_clock_that_jumps_back_changes_nothing() -> None:

@@ -10,11 +10,10 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from pagefleet.autoscaler.decision import Decision, Reason
-from pagefleet.autoscaler.observe import Demand, learned_step, observe
+from pagefleet.autoscaler.observe import Demand, observe
 from pagefleet.autoscaler.settings import Settings
 from pagefleet.autoscaler.snapshot import Replica, Snapshot
 from pagefleet.autoscaler.state import State, Want
-from pagefleet.capacity.errors import CannotPlan
 from pagefleet.capacity.step_time import serve
 from pagefleet.capacity.workload import Lengths, Workload
 
@@ -118,17 +117,14 @@ def _service_rate(state: State, settings: Settings) -> float | None:
     speed = settings.speed
     if speed is None:
         return None
-    try:
-        workload = Workload(
-            prompt_tokens=Lengths(max(1.0, state.prompt_tokens or settings.prompt_tokens)),
-            output_tokens=Lengths(max(1.0, state.output_tokens or settings.output_tokens)),
-            shared_prefix=state.hit_share,
-            itl_s=settings.itl_slo_s,
-        )
-    except CannotPlan:
-        return None
+    workload = Workload(
+        prompt_tokens=Lengths(max(1.0, state.prompt_tokens or settings.prompt_tokens)),
+        output_tokens=Lengths(max(1.0, state.output_tokens or settings.output_tokens)),
+        shared_prefix=state.hit_share,
+        itl_s=settings.itl_slo_s,
+    )
     service = serve(
-        learned_step(state, speed.step),
+        speed.step.times(state.time_scale),
         workload,
         kv_tokens=speed.kv_tokens,
         block_size=speed.block_size,

@@ -75,23 +75,19 @@ def observe(snapshot: Snapshot, state: State, settings: Settings) -> tuple[Deman
     return demand, state
 
 
-def learned_step(state: State, step: StepTime) -> StepTime:
-    """Return the plan's step time as steps have measured it."""
-    scale = state.time_scale
-    return replace(
-        step,
-        base_s=step.base_s * scale,
-        prefill_token_s=step.prefill_token_s * scale,
-        kv_token_s=step.kv_token_s * scale,
-        sequence_s=step.sequence_s * scale,
-    )
-
-
 # ---- counters ----
 
 
 def _count(snapshot: Snapshot, state: State, settings: Settings) -> State:
-    """Add what each replica did since its last reading. A counter that fell began again with its engine."""
+    """Add what each replica did since its last reading.
+
+    A counter that fell began again with its engine. What an engine did before the first decision, perhaps for days, is
+    no demand of now, even where its first report comes late.
+    """
+    last = state.totals[-1] if state.totals else Totals(snapshot.time_s)
+    if state.totals and snapshot.time_s <= last.time_s:  # a clock that jumped back: the next reading has it all
+        return state
+    began_s = snapshot.time_s if state.began_s is None else state.began_s
     sums = dict.fromkeys(Totals._fields[1:], 0.0)
     steps = _Steps()
     readings = {}
@@ -104,19 +100,19 @@ def _count(snapshot: Snapshot, state: State, settings: Settings) -> State:
         readings[replica.name] = now
         if before is not None and now.read_s == before.read_s:
             continue
+        if before is None and (replica.ready_s is None or replica.ready_s < began_s):
+            continue
         if before is None or now.steps_total < before.steps_total or now.arrivals_total < before.arrivals_total:
             before = _ZERO
         for name in sums:
             sums[name] += max(0, getattr(now, f"{name}_total") - getattr(before, f"{name}_total"))
         if settings.speed is not None:
             steps.add(before, now, settings.speed.step)
-    last = state.totals[-1] if state.totals else Totals(snapshot.time_s)
-    if snapshot.time_s <= last.time_s and state.totals:  # a clock that jumped back: no time has passed
-        return replace(state, readings=readings)
     totals = Totals(snapshot.time_s, **{name: getattr(last, name) + sums[name] for name in sums})
     kept = tuple(entry for entry in state.totals if entry.time_s >= snapshot.time_s - LONG_S - 30)
     return replace(
         state,
+        began_s=began_s,
         readings=readings,
         totals=(*kept, totals),
         prompt_tokens=_prompt_mean(state, (*kept, totals)),
@@ -179,11 +175,11 @@ class _Steps:
 
     def add(self, before: Reading, now: Reading, step: StepTime) -> None:
         self.measured_s += now.step_seconds_total - before.step_seconds_total
-        self.predicted_s += (
-            step.base_s * (now.steps_total - before.steps_total)
-            + step.prefill_token_s * (now.computed_tokens_total - before.computed_tokens_total)
-            + step.kv_token_s * (now.kv_tokens_read_total - before.kv_tokens_read_total)
-            + step.sequence_s * (now.sequence_steps_total - before.sequence_steps_total)
+        self.predicted_s += step.total_s(
+            steps=now.steps_total - before.steps_total,
+            prefill_tokens=now.computed_tokens_total - before.computed_tokens_total,
+            kv_tokens=now.kv_tokens_read_total - before.kv_tokens_read_total,
+            sequences=now.sequence_steps_total - before.sequence_steps_total,
         )
 
     def scale(self, before: float) -> float:

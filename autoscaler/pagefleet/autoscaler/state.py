@@ -43,6 +43,8 @@ class Want(NamedTuple):
 class State:
     """Everything that is remembered."""
 
+    began_s: float | None = None
+    """Time of the first decision."""
     readings: Mapping[str, Reading] = field(default_factory=dict)
     """The latest of each replica, to count from."""
     totals: tuple[Totals, ...] = ()

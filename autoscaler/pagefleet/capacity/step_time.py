@@ -33,6 +33,25 @@ class StepTime:
     source: str = "prior"
     """`prior` from data sheets, or `measured`."""
 
+    def total_s(self, *, steps: int, prefill_tokens: int, kv_tokens: int, sequences: int) -> float:
+        """Return what steps take in all; tokens read and sequences are summed over the steps."""
+        return (
+            self.base_s * steps
+            + self.prefill_token_s * prefill_tokens
+            + self.kv_token_s * kv_tokens
+            + self.sequence_s * sequences
+        )
+
+    def times(self, factor: float) -> "StepTime":
+        """Return steps that take so many times as long."""
+        return StepTime(
+            base_s=self.base_s * factor,
+            prefill_token_s=self.prefill_token_s * factor,
+            kv_token_s=self.kv_token_s * factor,
+            sequence_s=self.sequence_s * factor,
+            source=self.source,
+        )
+
     def decode_s(self, context: float) -> float:
         """Return what one decoding sequence of this context adds to a step."""
         return self.sequence_s + self.kv_token_s * context

@@ -102,15 +102,10 @@ class Candidate:
 
 def our_settings(case: Case, *, speed_error: float = 0.0) -> Settings:
     """Return the settings of our policy; `speed_error` is how much too fast the plan believes the engine to be."""
-    engine, scale = case.conditions.engine, 1 / (1 + speed_error)
+    engine = case.conditions.engine
     return Settings(
         speed=ServiceSpeed(
-            step=StepTime(
-                base_s=engine.step.base_s * scale,
-                prefill_token_s=engine.step.prefill_token_s * scale,
-                kv_token_s=engine.step.kv_token_s * scale,
-                sequence_s=engine.step.sequence_s * scale,
-            ),
+            step=engine.step.times(1 / (1 + speed_error)),
             kv_tokens=engine.kv_tokens,
             block_size=engine.block_size,
             max_num_seqs=engine.max_num_seqs,

@@ -7,7 +7,9 @@ created --cold start--> ready --chosen by a scale-down--> draining --nothing in 
 import heapq
 import random
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 from pagefleet.autoscaler.simulate.faults import Faults
@@ -18,7 +20,6 @@ from pagefleet.autoscaler.simulate.workload import Workload
 from pagefleet.autoscaler.snapshot import Reading, ReplicaPhase, Snapshot
 from pagefleet.autoscaler.snapshot import Replica as SeenReplica
 
-_ARRIVAL, _STEP_END, _READY, _SCRAPE, _TICK = range(5)
 OVERTIME_S = 900.0
 """Time after the last arrival in which requests may still finish."""
 
@@ -83,7 +84,7 @@ class Fleet:
         self._requests: list[Request] = []
         self._specified = conditions.initial_replicas
         self._scales: list[tuple[float, int, int]] = []
-        self._events: list[tuple[float, int, int, _Pod | None]] = []
+        self._events: list[tuple[float, int, Callable[[float], None]]] = []
         self._number = 0
         self._ready: list[_Pod] = []
         self._end_s = workload.duration_s + OVERTIME_S
@@ -92,8 +93,8 @@ class Fleet:
         """Play the workload to its end and return what came of it."""
         for _ in range(self._conditions.initial_replicas):
             self._become_ready(self._create(0.0), 0.0)
-        self._schedule(0.0, _SCRAPE)
-        self._schedule(0.0, _TICK)
+        self._schedule(0.0, self._scrape)
+        self._schedule(0.0, self._tick)
         arrivals = iter(self._workload.arrivals)
         arrival = next(arrivals, None)
         while self._events:
@@ -104,19 +105,11 @@ class Fleet:
                 self._place(request, arrival.time_s)
                 arrival = next(arrivals, None)
                 continue
-            now_s, kind, _, pod = heapq.heappop(self._events)
-            if kind == _STEP_END:
-                assert pod is not None  # noqa: S101
-                self._end_step(pod, now_s)
-            elif kind == _READY:
-                assert pod is not None  # noqa: S101
-                self._become_ready(pod, now_s)
-            elif now_s > self._end_s or (arrival is None and now_s > self._workload.duration_s and self._is_idle()):
+            now_s, _, act = heapq.heappop(self._events)
+            is_past = arrival is None and now_s > self._workload.duration_s
+            if is_past and (now_s > self._end_s or self._is_idle()):
                 break
-            elif kind == _SCRAPE:
-                self._scrape(now_s)
-            else:
-                self._tick(now_s)
+            act(now_s)
         return summarize(
             self._requests,
             [(pod.created_s, pod.gone_s) for pod in self._gone + self._pods],
@@ -141,7 +134,7 @@ class Fleet:
     def _begin_step(self, pod: _Pod, now_s: float) -> None:
         took_s = pod.replica.begin_step()
         if took_s is not None:
-            self._schedule(now_s + took_s * self._conditions.faults.slowdown(pod.name), _STEP_END, pod)
+            self._schedule(now_s + took_s * self._conditions.faults.slowdown(pod.name), partial(self._end_step, pod))
 
     def _end_step(self, pod: _Pod, now_s: float) -> None:
         pod.replica.end_step(now_s)
@@ -192,7 +185,7 @@ class Fleet:
                 now_s, self._draws.uniform(*self._conditions.cold_start_s)
             )
             if cold_start_s is not None:
-                self._schedule(now_s + cold_start_s, _READY, pod)
+                self._schedule(now_s + cold_start_s, partial(self._become_ready, pod))
         # Those that do not serve yet go first, the newest of them first, then those with the least to finish.
         leaving = sorted(
             staying, key=lambda pod: (pod.phase is ReplicaPhase.READY, pod.replica.in_flight, -pod.created_s)
@@ -216,7 +209,7 @@ class Fleet:
             lost = self._draws.random() < conditions.scrape_loss
             if pod.phase is not ReplicaPhase.PENDING and not lost and not conditions.faults.is_silent(pod.name, now_s):
                 pod.readings.append(_read(pod.replica, now_s))
-        self._schedule(now_s + conditions.scrape_interval_s, _SCRAPE)
+        self._schedule(now_s + conditions.scrape_interval_s, self._scrape)
 
     def _tick(self, now_s: float) -> None:
         snapshot = Snapshot(
@@ -235,7 +228,7 @@ class Fleet:
             held_requests=len(self._held),
         )
         self._scale(self._policy.desired(snapshot), now_s)
-        self._schedule(now_s + self._policy.interval_s, _TICK)
+        self._schedule(now_s + self._policy.interval_s, self._tick)
 
     def _latest_reading(self, pod: _Pod, now_s: float) -> Reading | None:
         seen_s = now_s - self._conditions.scrape_delay_s
@@ -243,9 +236,9 @@ class Fleet:
             pod.readings.popleft()
         return pod.readings[0] if pod.readings and pod.readings[0].read_s <= seen_s else None
 
-    def _schedule(self, due_s: float, kind: int, pod: _Pod | None = None) -> None:
-        self._number += 1
-        heapq.heappush(self._events, (due_s, kind, self._number, pod))
+    def _schedule(self, due_s: float, act: Callable[[float], None]) -> None:
+        self._number += 1  # what is due at one time happens in the order in which it was scheduled
+        heapq.heappush(self._events, (due_s, self._number, act))
 
 
 def _read(replica: Replica, now_s: float) -> Reading:

@@ -157,12 +157,8 @@ class Replica:
         prompt_tokens = self._schedule_prompts(max(0, self.model.max_num_batched_tokens - decoding))
         if not decoding and not prompt_tokens:
             return None  # the request at the head does not fit, alone as it is
-        step = self.model.step
-        took_s = (
-            step.base_s
-            + step.prefill_token_s * prompt_tokens
-            + step.kv_token_s * self._context
-            + step.sequence_s * decoding
+        took_s = self.model.step.total_s(
+            steps=1, prefill_tokens=prompt_tokens, kv_tokens=self._context, sequences=decoding
         )
         counters = self.counters
         counters.steps += 1

@@ -1,6 +1,7 @@
 """Kubernetes' HorizontalPodAutoscaler (v2) on a metric of pods, and KEDA, which drives one with several metrics."""
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
 from pagefleet.autoscaler.snapshot import Reading, Snapshot
@@ -49,8 +50,8 @@ class Stabilizer:
         return most if current > most else current
 
 
-class Hpa:
-    """Scale by the mean of pod metrics over their targets; the largest proposal wins."""
+class _Autoscaler(ABC):
+    """What an HPA does with proposals: the largest wins, within windows and the default scale-up policies."""
 
     interval_s = 15.0
 
@@ -67,43 +68,36 @@ class Hpa:
             return snapshot.specified
         current = snapshot.specified
         proposals = [
-            _proposal([metric(reading) for reading in readings], target, len(snapshot.pending), current)
+            self._propose([metric(reading) for reading in readings], target, len(snapshot.pending), current)
             for metric, target in self._metrics
         ]
         stabilized = self._stabilizer.limit(snapshot.time_s, current, max(1, *proposals))
         return min(stabilized, max(math.ceil(current * (1 + UP_SHARE)), current + UP_PODS))
 
+    @abstractmethod
+    def _propose(self, values: Sequence[float], target: float, pending: int, current: int) -> int:
+        """Return the replicas that one metric of the ready pods asks for."""
 
-def _proposal(values: Sequence[float], target: float, pending: int, current: int) -> int:
-    """Return the replicas for one metric; pods that are not ready count as idle where it would scale up."""
-    ratio = sum(values) / len(values) / target
-    if abs(1 - ratio) <= TOLERANCE:
-        return current
-    if ratio > 1 and pending:
-        ratio = sum(values) / (len(values) + pending) / target
-        if ratio <= 1 + TOLERANCE:
+
+class Hpa(_Autoscaler):
+    """Scale by means of pod metrics over their targets; pods that load count as idle where it would scale up."""
+
+    def _propose(self, values: Sequence[float], target: float, pending: int, current: int) -> int:
+        ratio = sum(values) / len(values) / target
+        if abs(1 - ratio) <= TOLERANCE:
             return current
-        return math.ceil(ratio * (len(values) + pending))
-    return math.ceil(ratio * len(values))
+        if ratio > 1 and pending:
+            ratio = sum(values) / (len(values) + pending) / target
+            if ratio <= 1 + TOLERANCE:
+                return current
+            return math.ceil(ratio * (len(values) + pending))
+        return math.ceil(ratio * len(values))
 
 
-class Keda:
-    """Scale by sums over targets (AverageValue), as KEDA's triggers do; the largest proposal wins."""
+class Keda(_Autoscaler):
+    """Scale by sums over targets (AverageValue), as KEDA's triggers do."""
 
-    interval_s = 15.0
-
-    def __init__(self, metrics: Sequence[tuple[Metric, float]], *, down_window_s: float = 300.0) -> None:
-        self._metrics = metrics
-        self._stabilizer = Stabilizer(up_s=0.0, down_s=down_window_s)
-
-    def desired(self, snapshot: Snapshot) -> int:
-        """Return the number of replicas that should exist."""
-        readings = [replica.reading for replica in snapshot.ready if replica.reading is not None]
-        current = snapshot.specified
-        proposals = [1]
-        for metric, target in self._metrics:
-            needed = sum(metric(reading) for reading in readings) / target
-            is_near = current > 0 and abs(1 - needed / current) <= TOLERANCE
-            proposals.append(current if is_near else math.ceil(needed))
-        stabilized = self._stabilizer.limit(snapshot.time_s, current, max(proposals))
-        return min(stabilized, max(math.ceil(current * (1 + UP_SHARE)), current + UP_PODS))
+    def _propose(self, values: Sequence[float], target: float, _pending: int, current: int) -> int:
+        needed = sum(values) / target
+        is_near = current > 0 and abs(1 - needed / current) <= TOLERANCE
+        return current if is_near else math.ceil(needed)

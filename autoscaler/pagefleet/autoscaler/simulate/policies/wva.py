@@ -5,6 +5,7 @@ Its number goes through an HPA, whose windows are the second argument; the chart
 
 import math
 import statistics
+from abc import ABC, abstractmethod
 from collections import deque
 
 from pagefleet.autoscaler.simulate.policies.hpa import Stabilizer
@@ -14,28 +15,42 @@ KV_THRESHOLD, QUEUE_THRESHOLD = 0.80, 5
 KV_SPARE, QUEUE_SPARE = 0.10, 3.0
 UP_LOAD, DOWN_LOAD = 0.85, 0.70
 PEAK_S = 60.0
+OPTIMIZE_S = 60.0
 
 
-class SaturationV1:
-    """Add a replica when the spare capacity of those that are not saturated is small; take one when two would do."""
+class _Optimizer(ABC):
+    """Decide every minute; an HPA reads the number every 15 s."""
 
     interval_s = 15.0
-    optimize_s = 60.0
 
     def __init__(self, *, up_window_s: float, down_window_s: float) -> None:
         self._stabilizer = Stabilizer(up_s=up_window_s, down_s=down_window_s)
-        self._peaks: dict[str, deque[tuple[float, float, float]]] = {}
-        self._wanted: int | None = None
+        self._wanted = 1
         self._optimized_s = float("-inf")
 
     def desired(self, snapshot: Snapshot) -> int:
         """Return the number of replicas that should exist."""
-        self._see(snapshot)
-        if snapshot.time_s - self._optimized_s >= self.optimize_s:
+        if snapshot.time_s - self._optimized_s >= OPTIMIZE_S:
             self._optimized_s = snapshot.time_s
             self._wanted = self._optimize(snapshot)
-        wanted = snapshot.specified if self._wanted is None else self._wanted
-        return self._stabilizer.limit(snapshot.time_s, snapshot.specified, wanted)
+        return self._stabilizer.limit(snapshot.time_s, snapshot.specified, max(1, self._wanted))
+
+    @abstractmethod
+    def _optimize(self, snapshot: Snapshot) -> int:
+        """Return the number of replicas that the present load asks for."""
+
+
+class SaturationV1(_Optimizer):
+    """Add a replica when the spare capacity of those that are not saturated is small; take one when two would do."""
+
+    def __init__(self, *, up_window_s: float, down_window_s: float) -> None:
+        super().__init__(up_window_s=up_window_s, down_window_s=down_window_s)
+        self._peaks: dict[str, deque[tuple[float, float, float]]] = {}
+
+    def desired(self, snapshot: Snapshot) -> int:
+        """Return the number of replicas that should exist."""
+        self._see(snapshot)
+        return super().desired(snapshot)
 
     def _see(self, snapshot: Snapshot) -> None:
         for replica in snapshot.ready:
@@ -69,28 +84,15 @@ class SaturationV1:
         return current
 
 
-class SaturationV2:
+class SaturationV2(_Optimizer):
     """Compare tokens in use and waiting with the tokens that a replica can hold before it queues."""
 
-    interval_s = 15.0
-    optimize_s = 60.0
-
     def __init__(self, *, up_window_s: float, down_window_s: float, block_size: int, max_num_seqs: int) -> None:
-        self._stabilizer = Stabilizer(up_s=up_window_s, down_s=down_window_s)
+        super().__init__(up_window_s=up_window_s, down_window_s=down_window_s)
         self._block_size, self._max_num_seqs = block_size, max_num_seqs
         self._saturated: deque[float] = deque(maxlen=10)
-        self._wanted: int | None = None
-        self._optimized_s = float("-inf")
         self._before: dict[str, Reading] = {}
         self._input, self._output = 1000.0, 200.0
-
-    def desired(self, snapshot: Snapshot) -> int:
-        """Return the number of replicas that should exist."""
-        if snapshot.time_s - self._optimized_s >= self.optimize_s:
-            self._optimized_s = snapshot.time_s
-            self._wanted = self._optimize(snapshot)
-        wanted = snapshot.specified if self._wanted is None else self._wanted
-        return self._stabilizer.limit(snapshot.time_s, snapshot.specified, max(1, wanted))
 
     def _optimize(self, snapshot: Snapshot) -> int:
         readings = [replica.reading for replica in snapshot.ready if replica.reading is not None]
