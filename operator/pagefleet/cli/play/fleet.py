@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import httpx
 
 from pagefleet.api.v1alpha1 import ServicePhase
-from pagefleet.cli.play.plan import PresentReplica, WantedService, plan_changes
+from pagefleet.cli.play.plan import PresentReplica, WantedService, plan_changes, share_of_machine
 from pagefleet.cli.play.replica import Phase
 from pagefleet.cli.play.runner import ReplicaRunner, RunnerSettings
 from pagefleet.cli.play.view import ReplicaView, ServiceView, view_service
@@ -57,9 +57,7 @@ class Fleet:
             return
         wanted = {service.wanted.name: service for service in services}
         # Local replicas share one machine. Those that run keep their share: a process cannot give memory back.
-        self._memory_share = 1 / max(
-            1, sum(service.wanted.replicas for service in services if not service.wanted.refusal)
-        )
+        self._memory_share = share_of_machine(service.wanted for service in services)
         for name in (*self._services, *wanted):
             self._services.setdefault(name, _Running()).service = wanted.get(name)
         self._reconcile()

@@ -7,7 +7,7 @@ from pathlib import Path
 from pagefleet.api.manifest import LoadedService, read_manifests
 from pagefleet.api.v1alpha1 import AutoscalingMode, InferenceService
 from pagefleet.cli.play.fleet import LocalService
-from pagefleet.cli.play.plan import WantedService
+from pagefleet.cli.play.plan import WantedService, share_of_machine
 from pagefleet.engine.machine import usable_cores
 from pagefleet.operator.plan.engine_arguments import UnsupportedSpec, locate_model, render_engine_arguments
 
@@ -28,7 +28,7 @@ class LocalManifests:
     @property
     def memory_share(self) -> float:
         """The part of the machine's memory that each replica gets."""
-        return 1 / max(1, sum(one.wanted.replicas for one in self.services if not one.wanted.refusal))
+        return share_of_machine(one.wanted for one in self.services)
 
     @property
     def refusals(self) -> list[str]:

@@ -4,7 +4,7 @@ A changed service is replaced without a gap: new replicas start first, and each 
 one is ready. Old replicas that do not serve leave at once. A change that cannot start so keeps what served before.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from pagefleet.cli.play.replica import Phase
@@ -70,3 +70,8 @@ def plan_changes(wanted: WantedService | None, present: Sequence[PresentReplica]
 def _keep_last(replica: PresentReplica) -> tuple[bool, int, int]:
     """Order replicas so that the one that costs least to lose comes first: not ready, idle, youngest."""
     return (replica.phase is Phase.READY, replica.in_flight, -replica.number)
+
+
+def share_of_machine(services: Iterable[WantedService]) -> float:
+    """Return the part of the machine's memory that each replica gets: all are alike, and refused ones have none."""
+    return 1 / max(1, sum(service.replicas for service in services if not service.refusal))
