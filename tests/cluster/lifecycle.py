@@ -52,7 +52,7 @@ def down(record: Record) -> None:
     layout = record.layout
     processes.end(record.folder)
     if layout.node_count:
-        network.remove(layout)
+        network.remove(layout, record.folder)
         for node in layout.nodes:
             cgroups.remove(node)
     with records.locked():
@@ -62,16 +62,21 @@ def down(record: Record) -> None:
 
 
 def clear_left_overs() -> list[str]:
-    """Remove the clusters of test runs that are gone, however they ended, and return their names."""
+    """Remove the clusters of test runs that are gone, however they ended, and return their names.
+
+    Of runs that begin together one clears up and the others wait: two that removed the same devices, control groups
+    and folders would trip over each other.
+    """
     if not STATE.exists():
         return []
-    left_over = [record for record in records.read_all() if record.is_left_over]
-    for record in left_over:
-        down(record)
-    with records.locked():
-        for folder in STATE.iterdir():  # of a run that ended between its first two steps
-            if folder.is_dir() and records.read(folder.name) is None:
-                shutil.rmtree(folder)
+    with records.locked("clearing.lock"):
+        left_over = [record for record in records.read_all() if record.is_left_over]
+        for record in left_over:
+            down(record)
+        with records.locked():
+            for folder in STATE.iterdir():  # of a run that ended between its first two steps
+                if folder.is_dir() and records.read(folder.name) is None:
+                    shutil.rmtree(folder)
     return [record.layout.name for record in left_over]
 
 

@@ -4,22 +4,27 @@ Nothing is forwarded or masqueraded on this machine, and nothing leaves it. What
 nodes' namespaces and goes with them.
 """
 
+import contextlib
+import fcntl
 import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from tests.cluster import processes
 from tests.cluster.layout import Layout
 from tests.cluster.paths import ClusterError
 
+_LOCK = "network.lock"
+
 
 def create(layout: Layout, folder: Path) -> None:
     """Make the network of the cluster in `folder`."""
-    # Marked, so that none is still at work when a killed run is cleared up.
-    environment = processes.marked(folder, "network")
+    with _at_work(folder) as ip:
+        _create(layout, ip)
 
-    def ip(*arguments: str) -> None:
-        _ip(*arguments, environment=environment)
 
+def _create(layout: Layout, ip: Callable[..., None]) -> None:
     ip("link", "add", layout.bridge, "type", "bridge")
     ip("addr", "add", f"{layout.host_address}/24", "dev", layout.bridge)
     ip("link", "set", layout.bridge, "up")
@@ -41,8 +46,10 @@ def create(layout: Layout, folder: Path) -> None:
     ip("route", "add", layout.service_network, "via", layout.nodes[0].address)
 
 
-def remove(layout: Layout) -> None:
-    """Remove what `create` made, as far as it came."""
+def remove(layout: Layout, folder: Path) -> None:
+    """Remove what `create` made, as far as it came; the processes of the cluster in `folder` must be gone."""
+    with contextlib.suppress(FileNotFoundError), (folder / _LOCK).open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
     for node in layout.nodes:
         if Path(f"/run/netns/{node.network_namespace}").exists():
             _ip("netns", "del", node.network_namespace)
@@ -51,12 +58,33 @@ def remove(layout: Layout) -> None:
     _remove_device(layout.bridge)
 
 
+@contextmanager
+def _at_work(folder: Path) -> Iterator[Callable[..., None]]:
+    """Give a function that runs `ip` so that none is still at work when a killed run is cleared up.
+
+    Its mark lets it be found; one that was forked and not yet `ip` when its parent was killed holds the lock instead.
+    """
+    with (folder / _LOCK).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        environment, descriptors = processes.marked(folder, "network"), (lock.fileno(),)
+
+        def ip(*arguments: str) -> None:
+            _ip(*arguments, environment=environment, descriptors=descriptors)
+
+        yield ip
+
+
 def _remove_device(name: str) -> None:
     if Path(f"/sys/class/net/{name}").exists():
         _ip("link", "del", name, may_fail=True)  # it may go meanwhile with its namespace
 
 
-def _ip(*arguments: str, may_fail: bool = False, environment: dict[str, str] | None = None) -> None:
-    done = subprocess.run(["ip", *arguments], capture_output=True, text=True, env=environment)
+def _ip(
+    *arguments: str,
+    may_fail: bool = False,
+    environment: dict[str, str] | None = None,
+    descriptors: tuple[int, ...] = (),
+) -> None:
+    done = subprocess.run(["ip", *arguments], capture_output=True, text=True, env=environment, pass_fds=descriptors)
     if done.returncode and not may_fail:
         raise ClusterError(f"ip {' '.join(arguments)}: {done.stderr.strip()}")

@@ -68,10 +68,10 @@ def read_all() -> list[Record]:
 
 
 @contextmanager
-def locked() -> Iterator[None]:
-    """Keep other runs from claiming a number or clearing up meanwhile."""
+def locked(name: str = "lock") -> Iterator[None]:
+    """Keep other runs from claiming a number or forgetting a cluster meanwhile, or from what another name is for."""
     STATE.mkdir(parents=True, exist_ok=True)
-    with (STATE / "lock").open("w") as lock:
+    with (STATE / name).open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
@@ -96,7 +96,12 @@ def claim(name: str, *, node_count: int, gpus: int, owner: Owner | None) -> Reco
 
 
 def forget(record: Record) -> None:
-    """Remove a cluster's folder, its record last, so that a run that dies meanwhile leaves something to find."""
+    """Remove a cluster's folder, its record last, so that a run that dies meanwhile leaves something to find.
+
+    One that is gone was removed by another process, as `make cluster-down` beside a test run.
+    """
+    if not record.folder.exists():
+        return
     for path in record.folder.iterdir():
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)

@@ -106,3 +106,29 @@ def test_next_run_clears_what_a_killed_one_left(nodes: int, after_s: float | Non
     assert record.is_left_over
     assert lifecycle.clear_left_overs() == [name]
     assert [*traces(record.layout)] == []
+
+
+@pytest.mark.parametrize("nodes", TIERS, indirect=True)
+def test_of_runs_that_begin_together_one_clears_up(nodes: int) -> None:
+    """As the workers of one test run do; the others wait, so that what they start meets nothing half removed."""
+    name = "killed-together"
+    with start_run(name, nodes) as run:
+        assert run.stdout is not None
+        record = wait_record(name)
+        assert "up\n" in run.stdout
+        run.send_signal(signal.SIGKILL)
+    clear = "from tests.cluster import lifecycle; print(*lifecycle.clear_left_overs())"
+    beginners = [
+        subprocess.Popen([sys.executable, "-c", clear], cwd=ROOT, stdout=subprocess.PIPE, text=True) for _ in range(4)
+    ]
+    said = sorted(beginner.communicate()[0].strip() for beginner in beginners)
+    assert [beginner.returncode for beginner in beginners] == [0] * len(beginners)
+    assert said == ["", "", "", name]
+    assert [*traces(record.layout)] == []
+
+
+def test_a_cluster_can_be_taken_down_twice() -> None:
+    record = records.claim(f"gone-{os.getpid()}", node_count=0, gpus=0, owner=None)
+    lifecycle.down(record)
+    lifecycle.down(record)
+    assert not record.folder.exists()

@@ -11,6 +11,7 @@ from pathlib import Path
 from tests.images import buildah
 from tests.images.base import base_archive
 from tests.images.cache import HOUR_S, cache_folder, content_hash, forget_older, lock, tree_hash
+from tests.images.dockerfile import copied_beside_the_code
 from tests.images.recipe import IMAGES, ROOT, Image
 from tests.images.thin_layer import code_files, pack, write_thin_archive
 from tests.images.wheelhouse import wheelhouse
@@ -88,10 +89,11 @@ def why_not() -> str:
 
 
 def _deps_key(image: Image) -> str:
-    """Name everything in an image but the code: its bases, its wheels and its Dockerfile."""
+    """Name everything in an image but the code: its bases, its wheels, its Dockerfile and what that compiles."""
     dockerfile = (ROOT / image.dockerfile).read_bytes()
     bases = (base_archive("run").name, base_archive("build").name)
-    return content_hash(dockerfile, *bases, wheelhouse(image).name, image.deps_target)
+    copied = tree_hash(copied_beside_the_code(image.dockerfile))
+    return content_hash(dockerfile, *bases, wheelhouse(image).name, copied, image.deps_target)
 
 
 def _build_archive(image: Image, target: str, archive: Path, reference: str) -> None:

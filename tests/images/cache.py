@@ -30,13 +30,13 @@ def content_hash(*parts: str | bytes) -> str:
     return digest.hexdigest()[:HASH_DIGITS]
 
 
-def tree_hash(folders: list[Path]) -> str:
-    """Return the hash of the names and contents of all source files below some folders."""
+def tree_hash(roots: list[Path]) -> str:
+    """Return the hash of some files, and of the names and contents of all source files below some folders."""
     parts: list[str | bytes] = []
-    for folder in folders:
-        for path in sorted(folder.rglob("*")):
+    for root in roots:
+        for path in sorted([root, *root.rglob("*")]):
             if path.is_file() and "__pycache__" not in path.parts:
-                parts += [str(path.relative_to(folder)), path.read_bytes()]
+                parts += [str(path.relative_to(root)), path.read_bytes()]
     return content_hash(*parts)
 
 

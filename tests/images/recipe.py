@@ -60,7 +60,7 @@ IMAGES = {
             extra="operator",
             target="operator",
             deps_target="deps",
-            code=(("crds/pagefleet", ""), ("operator/pagefleet", ""), _PLANNER),
+            code=(("crds/pagefleet", ""), ("operator/pagefleet", ""), ("autoscaler/pagefleet", "")),
         ),
         Image(
             name="engine",

@@ -2,21 +2,17 @@
 
 import ast
 import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.images.recipe import IMAGES, ROOT
+from tests.images.dockerfile import copied_beside_the_code, instructions
+from tests.images.recipe import IMAGES, ROOT, Image
 
 DOCKERFILES = sorted({image.dockerfile for image in IMAGES.values()})
 ENGINE = "engine_image/pagefleet/engine"
-
-
-def instructions(dockerfile: str) -> list[str]:
-    """Return the instructions of a Dockerfile, each on one line."""
-    text = re.sub(r"^#.*\n", "", (ROOT / dockerfile).read_text(), flags=re.MULTILINE)
-    return [line.strip() for line in text.replace("\\\n", " ").splitlines() if line.strip()]
 
 
 @pytest.mark.parametrize("dockerfile", DOCKERFILES)
@@ -48,6 +44,30 @@ def test_the_conversion_has_every_module_that_it_imports() -> None:
     }
     assert imported
     assert imported <= copied
+
+
+def test_the_operators_image_has_what_the_autoscaler_needs() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert extras["autoscaler"]
+    assert {*extras["autoscaler"]} <= {*extras["operator"]}
+
+
+@pytest.mark.parametrize("image", IMAGES.values(), ids=IMAGES)
+def test_code_is_the_last_layer_and_nothing_comes_after_it(image: Image) -> None:
+    """So that a thin layer of code over the image without it is the whole image."""
+    lines = instructions(image.dockerfile)
+    begin = lines.index(f"FROM {image.deps_target} AS {image.target}")
+    end = next((number for number in range(begin + 1, len(lines)) if lines[number].startswith("FROM")), len(lines))
+    assert lines[begin + 1 : end] == ["COPY --from=app /opt/app /opt/app"]
+
+
+def test_what_an_image_is_made_of_beside_its_code_is_known() -> None:
+    """An archive without the code is used again until one of these changes."""
+    copied = {str(path.relative_to(ROOT)) for path in copied_beside_the_code("engine_image/Dockerfile")}
+    assert f"{ENGINE}/kernels/cpu" in copied, "kernels are compiled in a stage of their own"
+    assert f"{ENGINE}/weights.py" in copied, "and a model is converted"
+    assert "engine_image/pagefleet" not in copied
+    assert copied_beside_the_code("operator/Dockerfile") == []
 
 
 def imports_at_run_time(tree: ast.AST) -> Iterator[ast.ImportFrom]:

@@ -2,13 +2,15 @@
 
 import json
 import subprocess
+import tarfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.images.build import build_in_store, why_not
+from tests.images.build import BuiltImage, build_in_store, build_thin, why_not
 from tests.images.buildah import buildah
 from tests.images.recipe import APP_FOLDER, IMAGES, IS_SAME_PYTHON
 from tests.images.thin_layer import code_files
@@ -79,6 +81,31 @@ def test_code_equals_the_thin_layer(image: Unpacked) -> None:
         built = {name: content for name, content in built.items() if not name.endswith(".pyc")}
     assert built.keys() == thin.keys()
     assert [name for name in built if content(name, built[name]) != content(name, thin[name])] == []
+
+
+def test_what_a_cluster_gets_is_what_the_dockerfile_gives(image: Unpacked) -> None:
+    """The same layers below the code and the same settings; clusters get the demo, which adds a model to the engine."""
+    built = json.loads(buildah("inspect", "--type=container", image.container))["OCIv1"]
+    thin = configuration(build_thin({"engine": "demo"}.get(image.name, image.name)))
+    below_the_code = built["rootfs"]["diff_ids"][:-1]
+    assert below_the_code
+    assert thin["rootfs"]["diff_ids"][: len(below_the_code)] == below_the_code
+    assert thin["config"] == built["config"]
+
+
+def configuration(image: BuiltImage) -> dict[str, Any]:
+    """Return the configuration in the last archive of an image."""
+    with tarfile.open(image.archives[-1]) as archive:
+        read = {member.name: archive.extractfile(member).read() for member in archive if member.isfile()}  # type: ignore[union-attr]
+    (described,) = json.loads(read["index.json"])["manifests"]
+    manifest = json.loads(read[blob_name(described)])
+    found: dict[str, Any] = json.loads(read[blob_name(manifest["config"])])
+    return found
+
+
+def blob_name(descriptor: dict[str, str]) -> str:
+    """Return where an archive keeps what a descriptor names."""
+    return f"blobs/sha256/{descriptor['digest'].removeprefix('sha256:')}"
 
 
 def content(name: str, data: bytes) -> bytes:

@@ -1,7 +1,8 @@
 """Which tests share a worker when they run side by side (`pytest -n`): a cluster is expensive, a model's server is too.
 
 Tests of clusters wait most of the time, so two workers begin with one cluster each while others share the rest file by
-file and give way to them: what a cluster does has time limits.
+file and give way to them: what a cluster does has time limits. More workers, or a second cluster with nodes, only fill
+two cores that are busy already.
 The groups go by path, because the process that hands out the tests knows no more of them.
 """
 
@@ -10,6 +11,7 @@ import os
 import pytest
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
+from xdist.workermanage import WorkerController
 
 NODES, API = "nodes", "api"
 ORDER = (NODES, API)
@@ -21,20 +23,25 @@ GROUPS = {
     "tests/helm/test_release.py": NODES,
     "tests/images/": NODES,
     "tests/api/": API,
+    "tests/autoscaler/on_api_server/": API,
+    "tests/cli/on_api_server/": API,
+    "tests/monitoring/on_api_server/": API,
     "tests/crds/": API,
     "tests/helm/": API,
     "tests/operator/": API,
 }
 """Group by beginning of the path; the first that fits counts. All other tests stay together by file."""
 LONG_FILES = (
-    "tests/engine/bench/test_soak.py",
+    "tests/equality/test_trained_quality.py",
     "tests/engine/server/test_lifecycle.py",
     "tests/equality/test_lattice.py",
-    "tests/e2e/test_fuzz.py",
-    "tests/e2e/test_load.py",
-    "tests/equality/test_trained_quality.py",
+    "tests/engine/bench/test_soak.py",
     "tests/equality/test_packed_caches.py",
+    "tests/e2e/test_load.py",
     "tests/contracts/test_memory_prediction.py",
+    "tests/e2e/test_fuzz.py",
+    "tests/cli/test_fleet_scaling.py",
+    "tests/cli/test_play.py",
     "tests/equality/test_tiny_models.py",
     "tests/equality/test_trained_models.py",
     "tests/engine/kernels/test_triton_compile.py",
@@ -55,10 +62,15 @@ def give_way(worker: str | None) -> None:
 
 
 class GroupScheduling(LoadScopeScheduling):  # type: ignore[misc] # it has no types
-    """Give each group to one worker."""
+    """Give each group to one worker, the first group to the first worker whichever reports first."""
 
     def __init__(self, config: pytest.Config, log: Producer | None = None) -> None:
         super().__init__(config, log)
+
+    @property
+    def nodes(self) -> list[WorkerController]:
+        """Return the workers in the order of their numbers, which `give_way` goes by."""
+        return sorted(super().nodes, key=lambda worker: int(worker.gateway.id.removeprefix("gw")))
 
     def _split_scope(self, nodeid: str) -> str:
         return group_of(nodeid)
