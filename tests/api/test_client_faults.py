@@ -184,3 +184,32 @@ async def test_the_proxy_of_the_environment_is_used_unless_it_excepts_the_host(
         async with playing(Reply()) as direct, connected(tmp_path, direct) as client:
             assert await client.get(PODS, "team", "a") == OBJECT
         assert len(proxy.requests) == 1
+
+
+async def test_a_watch_yields_events_until_the_server_ends_it(tmp_path: Path) -> None:
+    events = [{"type": "ADDED", "object": OBJECT}, {"type": "BOOKMARK", "object": OBJECT}]
+    body = b"".join(json.dumps(event).encode() + b"\n" for event in events)
+    async with playing(Reply(body=body)) as script, connected(tmp_path, script) as client:
+        found = [event async for event in client.watch(PODS, "team", "a=b", resource_version="7")]
+    assert [(event.kind, event.item) for event in found] == [("ADDED", OBJECT), ("BOOKMARK", OBJECT)]
+    ((_, target, _, _),) = script.requests
+    assert target.startswith("/api/v1/namespaces/team/pods?watch=true&allowWatchBookmarks=true&resourceVersion=7&")
+
+
+EXPIRED = {"type": "ERROR", "object": {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old"}}
+
+
+@pytest.mark.parametrize(
+    ("reply", "told"),
+    [
+        (Reply(body=json.dumps(EXPIRED).encode() + b"\n"), "410 Expired: too old"),
+        (Reply(410, json.dumps({"reason": "Expired", "message": "too old"}).encode()), "410 Expired: too old"),
+        (Reply(503), "503"),
+        (Reply(breaks_off=True), "Unreachable"),
+        (Reply(body=b'{"type": "ADDED", "obj'), "cut off"),
+    ],
+)
+async def test_a_watch_that_fails_says_how(tmp_path: Path, reply: Reply, told: str) -> None:
+    async with playing(reply, reply) as script, connected(tmp_path, script) as client:
+        with pytest.raises(ApiError, match=told):
+            [event async for event in client.watch(PODS, resource_version="7")]

@@ -202,3 +202,16 @@ async def test_an_account_without_rights(client: KubernetesClient, crd_cluster: 
             assert await stranger.serves(INFERENCE_SERVICES)
     finally:
         path.unlink()
+
+
+async def test_a_watch_goes_on_from_a_list(client: KubernetesClient, namespace: str) -> None:
+    before = await client.list(LEASES, namespace)
+    await client.create(LEASES, lease(namespace, "one"))
+    await client.delete(LEASES, namespace, "x")
+    seen = []
+    async with asyncio.timeout(30):
+        async for event in client.watch(LEASES, namespace, resource_version=before.resource_version):
+            seen.append((event.kind, event.item["metadata"]["name"]))
+            if event.kind == "DELETED":
+                break
+    assert seen == [("ADDED", "x"), ("DELETED", "x")]

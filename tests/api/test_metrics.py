@@ -4,6 +4,7 @@ from collections import Counter
 import pytest
 
 from pagefleet.api.metrics import LABELS, METRIC, METRICS, Metric, token_buckets
+from tests.support import metrics_page
 
 UNITS = ("_seconds", "_ratio", "_bytes")
 
@@ -63,3 +64,19 @@ def test_aliases_that_other_projects_read() -> None:
         "vllm:e2e_request_latency_seconds": "histogram",
         "vllm:iteration_tokens_total": "histogram",
     }.items()
+
+
+def test_every_metric_is_documented() -> None:
+    assert metrics_page.PAGE.read_text() == metrics_page.render(), "run make docs"
+
+
+@pytest.mark.parametrize(
+    ("key", "names"),
+    [
+        ("num_requests_running", ("pagefleet_requests_running",)),
+        ("prompt_tokens", ("pagefleet_prompt_tokens_total",)),
+        ("step_time_seconds", tuple(f"pagefleet_step_time_seconds_{part}" for part in ("bucket", "sum", "count"))),
+    ],
+)
+def test_series_names(key: str, names: tuple[str, ...]) -> None:
+    assert METRIC[key].series_names() == names

@@ -20,6 +20,7 @@ class RuleCase:
 
 
 _RESOURCE = "accelerator: {resource: nvidia.com/gpu"
+_SURGE = "{from: '07:30', to: '20:00'"
 
 # Field, sentence, spec that breaks the rule, spec that keeps it.
 _SPECS = [
@@ -128,12 +129,43 @@ _SPECS = [
         "  autoscaling: {minReplicas: 3}",
         "  autoscaling: {}",
     ),
+    (
+        "spec.autoscaling",
+        "schedule has minReplicas 6, more than maxReplicas 4; write maxReplicas: 6 or more",
+        f"  autoscaling: {{maxReplicas: 4, schedule: [{_SURGE}, minReplicas: 2}}, {_SURGE}, minReplicas: 6}}]}}",
+        f"  autoscaling: {{maxReplicas: 6, schedule: [{_SURGE}, minReplicas: 6, days: [Mon, Sun]}}]}}",
+    ),
+    (
+        "spec.autoscaling.schedule[0]",
+        "from and to are both 07:30, which is no time at all; for a whole day write from: '00:00' and to: '24:00'",
+        "  autoscaling: {schedule: [{from: '07:30', to: '07:30', minReplicas: 1}]}",
+        "  autoscaling: {schedule: [{from: '00:00', to: '24:00', minReplicas: 1}]}",
+    ),
+    (
+        "spec.autoscaling.schedule[0].from",
+        "'7:30' is no time of day; write hours and minutes in quotes, such as '07:30'",
+        "  autoscaling: {schedule: [{from: '7:30', to: '20:00', minReplicas: 1}]}",
+        "  autoscaling: {schedule: [{from: 23:59, to: 20:00, minReplicas: 1}]}",
+    ),
+    (
+        "spec.autoscaling.schedule[0].to",
+        "'24:01' is no time of day; write hours and minutes in quotes, such as '07:30'",
+        "  autoscaling: {schedule: [{from: '07:30', to: '24:01', minReplicas: 1}]}",
+        "  autoscaling: {schedule: [{from: '07:30', to: '00:00', minReplicas: 1}]}",
+    ),
+    (
+        "spec.autoscaling.schedule[0].timeZone",
+        "'/etc/localtime' is no time zone; write a name of the IANA database, such as Europe/Berlin",
+        f"  autoscaling: {{schedule: [{_SURGE}, minReplicas: 1, timeZone: /etc/localtime}}]}}",
+        f"  autoscaling: {{schedule: [{_SURGE}, minReplicas: 1, timeZone: America/Argentina/Buenos_Aires}}]}}",
+    ),
 ]
 
 _DURATION_FIELDS = {
     "spec.rollout.progressDeadline": "  rollout: {{progressDeadline: {}}}",
     "spec.autoscaling.slo.ttft": "  autoscaling: {{slo: {{ttft: {}}}}}",
     "spec.autoscaling.slo.itl": "  autoscaling: {{slo: {{itl: {}}}}}",
+    "spec.autoscaling.scaleDownWindow": "  autoscaling: {{scaleDownWindow: {}}}",
     "spec.autoscaling.scaleToZero.idle": "  autoscaling: {{scaleToZero: {{idle: {}}}}}",
 }
 _DURATIONS = [

@@ -77,9 +77,9 @@ class ApiModel(BaseModel):
         return self.model_dump(mode="json", by_alias=True, exclude_none=True)
 
     @classmethod
-    def from_manifest(cls, data: dict[str, Any]) -> Self:
-        """Read the camelCase form, not Python's names. Raises `pydantic.ValidationError`."""
-        return cls.model_validate(data, by_alias=True, by_name=False)
+    def from_manifest(cls, data: dict[str, Any], *, context: dict[str, Any] | None = None) -> Self:
+        """Read the camelCase form, not Python's names; validators get `context`. Raises `pydantic.ValidationError`."""
+        return cls.model_validate(data, by_alias=True, by_name=False, context=context)
 
 
 class StatusModel(ApiModel):

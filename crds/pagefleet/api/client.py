@@ -1,7 +1,8 @@
 """Read and write Kubernetes objects: objects are dicts, answers are objects, None or typed errors."""
 
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
@@ -10,7 +11,17 @@ from pagefleet.api.client_errors import ApiError, Conflict, Invalid, NotFound, U
 from pagefleet.api.resources import PODS, Resource
 from pagefleet.api.retry import RetrySettings
 
-__all__ = ["ApiError", "Conflict", "Invalid", "KubernetesClient", "ListResult", "NotFound", "Object", "Unreachable"]
+__all__ = [
+    "ApiError",
+    "Conflict",
+    "Event",
+    "Invalid",
+    "KubernetesClient",
+    "ListResult",
+    "NotFound",
+    "Object",
+    "Unreachable",
+]
 
 Object = dict[str, Any]
 
@@ -19,6 +30,11 @@ LIST_CHUNK: Final = 500
 """Objects in one answer to a list: about 2 MB of pods, 35 ms to parse, in which the event loop stands still."""
 LOG_BYTES: Final = 64 * 1024
 """Most bytes of a log that are fetched, since one line may be of any length."""
+
+WATCH_S: Final = 240
+"""After which time the server ends a watch; connections that live for ever stay with one API server for ever."""
+WATCH_SILENCE_S: Final = 150.0
+"""A watch that says nothing for so long has lost its connection: the server sends a bookmark each minute."""
 
 _APPLY: Final = "application/apply-patch+yaml"
 _MERGE: Final = "application/merge-patch+json"
@@ -30,6 +46,15 @@ class ListResult:
 
     items: tuple[Object, ...]
     resource_version: str
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One change that a watch reports."""
+
+    kind: str
+    """ADDED, MODIFIED or DELETED; BOOKMARK tells a version alone."""
+    item: Object
 
 
 class KubernetesClient:
@@ -129,6 +154,39 @@ class KubernetesClient:
             token = page["metadata"].get("continue")
             if not token:
                 return
+
+    async def watch(
+        self,
+        resource: Resource,
+        namespace: str | None = None,
+        label_selector: str | None = None,
+        *,
+        resource_version: str,
+    ) -> AsyncGenerator[Event, None]:
+        """Yield what happens after the moment of a list, until the server ends the answer after minutes.
+
+        Sent once: the caller begins again at the latest event's version. Raises `ApiError`, 410 where the server has
+        forgotten that moment and a list is due.
+        """
+        query = {
+            "watch": "true",
+            "allowWatchBookmarks": "true",
+            "resourceVersion": resource_version,
+            "timeoutSeconds": str(WATCH_S),
+            "labelSelector": label_selector,
+        }
+        request = Request("GET", resource.path(namespace), query)
+        async with aclosing(self._connection.lines(request, silence_s=WATCH_SILENCE_S)) as lines:
+            async for line in lines:
+                try:
+                    event = json.loads(line)
+                except ValueError as fault:  # the connection ended within an event
+                    raise Unreachable(f"{request}: cut off") from fault
+                kind, item = event["type"], event["object"]
+                if kind == "ERROR":
+                    code, reason = item.get("code") or 0, item.get("reason") or "WatchError"
+                    raise ApiError(code, reason, item.get("message") or "no message")
+                yield Event(kind, item)
 
     async def apply(
         self,

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import random
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Self
 from urllib.parse import urlsplit
@@ -126,7 +126,37 @@ class Connection:
                 raise error
             await asyncio.sleep(pause_s)
 
+    async def lines(self, request: Request, *, silence_s: float) -> AsyncGenerator[bytes, None]:
+        """Yield the lines of an answer as they come, until the server ends it; sends once.
+
+        Raises `ApiError`, also where no line came for `silence_s`.
+        """
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=self._timeout_s, sock_read=silence_s)
+        try:
+            response = await self._open(request, timeout)
+        except (aiohttp.ClientError, TimeoutError, OSError) as fault:
+            raise Unreachable(f"{request}: {str(fault) or 'no answer in time'}") from fault
+        try:
+            if error := find_error(Answer(response.status, b"" if response.status < 300 else await response.read())):
+                if error.status == 401:
+                    await self._log_in_again()
+                raise error
+            async for line in response.response.content:
+                self.last_answer_monotonic_s = time.monotonic()
+                yield line
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as fault:  # ValueError: a line that is too long
+            raise Unreachable(f"{request}: {str(fault) or 'silence'}") from fault
+        finally:
+            response.response.close()
+
     async def _send(self, request: Request) -> Answer:
+        # Of the documented forms of `_request_timeout` a pair raises TypeError; the default is 300 s.
+        response = await self._open(request, aiohttp.ClientTimeout(total=request.timeout_s or self._timeout_s))
+        content = await response.read()
+        return Answer(response.status, content, _seconds(response.headers.get("Retry-After")))
+
+    async def _open(self, request: Request, timeout: aiohttp.ClientTimeout) -> Any:
+        """Send a request and return the answer before its body."""
         _, url, headers, _, _ = await self._api.param_serialize(
             request.method,
             request.path,
@@ -134,12 +164,8 @@ class Connection:
             header_params={"Accept": request.accept, "Content-Type": request.content_type},
             auth_settings=["BearerToken"],
         )
-        # The body goes round `param_serialize`, which would copy it value by value. Of the documented forms of
-        # `_request_timeout` a pair raises TypeError; the default is 300 s.
-        timeout = aiohttp.ClientTimeout(total=request.timeout_s or self._timeout_s)
-        response = await self._api.call_api(request.method, url, headers, request.body, _request_timeout=timeout)
-        content = await response.read()
-        return Answer(response.status, content, _seconds(response.headers.get("Retry-After")))
+        # The body goes round `param_serialize`, which would copy it value by value.
+        return await self._api.call_api(request.method, url, headers, request.body, _request_timeout=timeout)
 
 
 async def _log_in(configuration: kubernetes_client.Configuration, kubeconfig: str | None) -> None:

@@ -11,6 +11,10 @@ MANAGED_BY_LABEL = "app.kubernetes.io/managed-by"
 
 SERVICE_LABEL = f"{GROUP}/service"
 REVISION_LABEL = f"{GROUP}/revision"
+TRAFFIC_LABEL = f"{GROUP}/traffic"
+"""On a pod: whether its service's address leads to it, `on` or `off`. ReplicaSets do not select by it, so that a pod
+may be taken off its Service and still be counted."""
+TRAFFIC_ON, TRAFFIC_OFF = "on", "off"
 
 INTENT_HASH_ANNOTATION = f"{GROUP}/intent-hash"
 """Hash of an applied object as the operator meant it: equal hash, no write."""
@@ -38,6 +42,11 @@ def service_selector(service: str) -> dict[str, str]:
     Selectors of ReplicaSets and Services can't change later, so this set holds nothing that varies with a version.
     """
     return {NAME_LABEL: PROJECT, COMPONENT_LABEL: ENGINE_COMPONENT, SERVICE_LABEL: service}
+
+
+def traffic_selector(service: str) -> dict[str, str]:
+    """Return the labels that select those engine pods of a service that take new requests."""
+    return {**service_selector(service), TRAFFIC_LABEL: TRAFFIC_ON}
 
 
 def revision_selector(service: str, revision: str) -> dict[str, str]:

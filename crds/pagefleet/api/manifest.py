@@ -9,6 +9,7 @@ from pagefleet.api import API_VERSION, GROUP, KIND
 from pagefleet.api.manifest_messages import explain, path_text, shown
 from pagefleet.api.manifest_tree import Document, Path, Position, Problem, read_documents
 from pagefleet.api.v1alpha1 import InferenceService
+from pagefleet.api.v1alpha1.autoscaling_schedule import CHECK_TIME_ZONES
 
 MAX_FILE_BYTES = 1024 * 1024
 """A manifest larger than this is another kind of file, such as weights given by mistake."""
@@ -162,7 +163,7 @@ class _Collector:
         # `kubectl get -o yaml` prints a status too: it is no wish of the user's, and perhaps an older version's.
         written = {key: part for key, part in value.items() if key != "status"}
         try:
-            service = InferenceService.from_manifest(written)
+            service = InferenceService.from_manifest(written, context={CHECK_TIME_ZONES: True})
         except ValidationError as error:
             for mistake in explain(error):
                 field_path = (*path, *mistake.path)

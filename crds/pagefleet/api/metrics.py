@@ -16,9 +16,10 @@ LABELS = ("model_name", "engine")
 """On every metric, own and alias: served model name, and index of the engine core in its process."""
 
 TTFT_BUCKETS_S = (
-    *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5),
+    *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.2, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 2.5, 3.0, 5.0, 7.5),
     *(10.0, 20.0, 40.0, 80.0, 160.0, 640.0, 2560.0),
 )
+"""vLLM's bounds and, so that none of the usual objectives lies between two, 0.2, 1.5, 2 and 3 s."""
 # vLLM's begin at 10 ms, which puts every token of a small model into one bucket.
 ITL_BUCKETS_S = (
     *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75),
@@ -71,6 +72,13 @@ class Metric:
         """Return a histogram's upper bounds without +Inf, for a model with this longest sequence in tokens."""
         return self.buckets or token_buckets(max_model_len)
 
+    def series_names(self, alias: str | None = None) -> tuple[str, ...]:
+        """Return the names under which Prometheus stores it, or its alias; the first is the one to read alone."""
+        base = alias or self.name
+        if self.kind == "histogram":
+            return (f"{base}_bucket", f"{base}_sum", f"{base}_count")
+        return (f"{base}_total",) if self.kind == "counter" else (base,)
+
 
 def _metric(
     key: str,
@@ -101,6 +109,13 @@ _TOKENS = (
     _metric("generation_tokens", "counter", "tokens", "Tokens generated."),
     _metric("request_prompt_tokens", "histogram", "tokens", "Prompt tokens of a request."),
     _metric("request_generation_tokens", "histogram", "tokens", "Tokens generated for a request."),
+    _metric(
+        "request_max_num_generation_tokens",
+        "histogram",
+        "tokens",
+        "Tokens of the longest choice of a request.",
+        name="request_longest_choice_tokens",
+    ),
     _metric("iteration_tokens_total", "histogram", "tokens", "Tokens of one engine step.", name="iteration_tokens"),
     _metric(
         "generation_tokens_per_second",
@@ -124,6 +139,13 @@ _LATENCIES = (
         "histogram",
         "seconds",
         "Time between two tokens of one answer.",
+        buckets=ITL_BUCKETS_S,
+    ),
+    _metric(
+        "request_time_per_output_token_seconds",
+        "histogram",
+        "seconds",
+        "Mean time between the tokens of one answer, of answers of two tokens or more.",
         buckets=ITL_BUCKETS_S,
     ),
     _metric(

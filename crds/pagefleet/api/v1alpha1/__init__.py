@@ -29,7 +29,7 @@ from pagefleet.api.v1alpha1.inference_service import InferenceService, Inference
 from pagefleet.api.v1alpha1.metadata import ObjectMeta
 from pagefleet.api.v1alpha1.model import ModelReference, ModelSource, SecretKey
 from pagefleet.api.v1alpha1.model_uri import MODEL_URI_FORMS, ModelScheme, ModelUri, parse_model_uri
-from pagefleet.api.v1alpha1.plan_status import PlanFootprint, PlanStatus, TuningEvidence, TuningStatus
+from pagefleet.api.v1alpha1.plan_status import PlanFootprint, PlanStatus, PlanStepTime, TuningEvidence, TuningStatus
 from pagefleet.api.v1alpha1.rollout import RolloutSpec, RolloutStrategy
 from pagefleet.api.v1alpha1.status import InferenceServiceStatus, RevisionStatus, ServicePhase
 from pagefleet.api.v1alpha1.tuning import TuningAllowance, TuningMode, TuningObjective, TuningSpec
@@ -56,6 +56,7 @@ __all__ = [
     "ParallelismSpec",
     "PlanFootprint",
     "PlanStatus",
+    "PlanStepTime",
     "PodTemplatePatch",
     "RevisionStatus",
     "RolloutSpec",

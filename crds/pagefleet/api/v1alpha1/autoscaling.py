@@ -1,13 +1,14 @@
 """How many replicas run, and what decides it."""
 
 from enum import StrEnum
-from typing import Self
+from typing import Annotated, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
-from pagefleet.api.base import ApiModel, Fraction, PositiveInteger
+from pagefleet.api.base import ApiModel, Boolean, Fraction, PositiveInteger, ReplicaCount
 from pagefleet.api.cel import Rule, section_rules, text
 from pagefleet.api.quantity import Duration, duration_s
+from pagefleet.api.v1alpha1.autoscaling_schedule import MOST_ENTRIES, ScheduleEntry
 
 
 class AutoscalingMode(StrEnum):
@@ -67,12 +68,21 @@ _BOUNDS_RULE = Rule(
         "self.minReplicas",
     ),
 )
+_SCHEDULE_RULE = Rule(
+    "!has(self.schedule) || self.schedule.all(entry, entry.minReplicas <= self.maxReplicas)",
+    text(
+        "schedule has minReplicas %d, more than maxReplicas %d; write maxReplicas: %d or more",
+        "self.schedule.map(entry, entry.minReplicas).max()",
+        "self.maxReplicas",
+        "self.schedule.map(entry, entry.minReplicas).max()",
+    ),
+)
 
 
 class AutoscalingSpec(ApiModel):
     """How the autoscaler sets the number of replicas. Without this section `spec.replicas` stays as written."""
 
-    model_config = ConfigDict(json_schema_extra=section_rules(_BOUNDS_RULE))
+    model_config = ConfigDict(json_schema_extra=section_rules(_BOUNDS_RULE, _SCHEDULE_RULE))
 
     mode: AutoscalingMode = AutoscalingMode.ACTIVE
     """Off, Recommend or Active. YAML reads a bare Off as false: write it in quotes."""
@@ -84,8 +94,23 @@ class AutoscalingSpec(ApiModel):
     """Latency that users should see."""
     targets: ScalingTargets = Field(default=ScalingTargets())
     """Load of one replica to steer towards."""
+    spare_replicas: ReplicaCount = 0
+    """Replicas to keep beyond what the load asks for, so that a surge finds them ready."""
+    schedule: Annotated[tuple[ScheduleEntry, ...], Field(max_length=MOST_ENTRIES)] = ()
+    """Times with more than `minReplicas`, for surges that are known beforehand; of several at once the most counts."""
+    pause_scale_up: Boolean = False
+    """Add no replicas, whatever the load; the decision is still reported."""
+    pause_scale_down: Boolean = False
+    """Take no replicas away, whatever the load; the decision is still reported."""
+    scale_down_window: Duration = "5m"
+    """Time for which fewer replicas must be enough before some leave, such as 5m; at least twice what a start takes."""
     scale_to_zero: ScaleToZeroSpec | None = None
     """Stop all replicas of an idle service. Left out: the last replicas stay."""
+
+    @property
+    def scale_down_window_s(self) -> float:
+        """Scale-down window in seconds."""
+        return duration_s(self.scale_down_window)
 
     @model_validator(mode="after")
     def _bounds_agree(self) -> Self:
@@ -93,5 +118,15 @@ class AutoscalingSpec(ApiModel):
             raise ValueError(
                 f"minReplicas is {self.min_replicas}, more than maxReplicas {self.max_replicas}; "
                 f"write maxReplicas: {self.min_replicas} or more"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _schedule_fits(self) -> Self:
+        most = max((entry.min_replicas for entry in self.schedule), default=0)
+        if most > self.max_replicas:
+            raise ValueError(
+                f"schedule has minReplicas {most}, more than maxReplicas {self.max_replicas}; "
+                f"write maxReplicas: {most} or more"
             )
         return self

@@ -29,6 +29,21 @@ class PlanFootprint(StatusModel):
     """Time from the container's start to the first answer, in seconds."""
 
 
+class PlanStepTime(StatusModel):
+    """The four terms of an engine step, in seconds: their sum, each times its count, is what a step takes."""
+
+    base_seconds: Number
+    """Of any step."""
+    prefill_token_seconds: Number
+    """Of each prompt token computed."""
+    kv_token_seconds: Number
+    """Of each cached token that is read."""
+    sequence_seconds: Number
+    """Of each sequence that decodes."""
+    source: str = "prior"
+    """`prior` from data sheets, or `measured`."""
+
+
 class PlanStatus(StatusModel):
     """The settings that replicas run with: the user's where set, else the planner's choice."""
 
@@ -58,6 +73,8 @@ class PlanStatus(StatusModel):
     """What the planner expects."""
     measured: PlanFootprint | None = None
     """What the engine found at its start."""
+    step_time: PlanStepTime | None = None
+    """What a step is planned to take, from which the autoscaler derives what a replica serves; absent where unknown."""
     limit: str | None = None
     """What keeps a replica from serving more."""
     formats: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""Which operator acts: a Lease that one process holds and the others watch.
+"""Which process acts: a Lease that one process holds and the others watch.
 
 A follower trusts only its own clock: it takes over when it has seen no change of the Lease for the Lease's duration,
 whatever times are written in it. The leader counts from when its last good request was sent, gives each request the
@@ -7,10 +7,10 @@ time that is left, and ends the process once it may have lost the lead: two lead
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Self
 
 from pagefleet.api.client import KubernetesClient
 from pagefleet.api.client_errors import ApiError, Conflict
@@ -36,6 +36,18 @@ class LeaseSettings:
     """Time between looks, and between renewals."""
     request_s: float = 5.0
     """Longest time of one request."""
+
+    @classmethod
+    def lasting(cls, duration_s: float, *, namespace: str, identity: str, name: str) -> Self:
+        """Return times that fit a Lease which holds for so long."""
+        return cls(
+            namespace=namespace,
+            identity=identity,
+            name=name,
+            duration_s=duration_s,
+            renew_deadline_s=duration_s * 2 / 3,
+            retry_s=min(2.0, duration_s / 5),
+        )
 
 
 class LeaderElection:
@@ -146,3 +158,43 @@ class LeaderElection:
             lease = await write(LEASES, body, retry=NEVER)
         if holder is None:
             self._lease, self._good_s = lease, sent_s
+
+
+async def act_while_leading(
+    work: Coroutine[Any, Any, None],
+    election: LeaderElection,
+    stopping: asyncio.Event,
+    *,
+    expected: tuple[type[Exception], ...] = (),
+) -> bool:
+    """Wait for the lead, then work until told to stop, the lead is lost or the work ends; tell whether it was told to.
+
+    The lead is given back unless it was lost. The work's errors are logged; of expected ones and `ApiError` only what
+    they say.
+    """
+    is_stopped = asyncio.ensure_future(stopping.wait())
+    acquired = asyncio.ensure_future(election.acquire())
+    await asyncio.wait({is_stopped, acquired}, return_when=asyncio.FIRST_COMPLETED)
+    if not acquired.done():
+        await _cancel([acquired, is_stopped], expected)
+        work.close()
+        return True
+    keeping = asyncio.ensure_future(election.keep())
+    acting = asyncio.ensure_future(work)
+    await asyncio.wait({is_stopped, keeping, acting}, return_when=asyncio.FIRST_COMPLETED)
+    was_asked = is_stopped.done()
+    await _cancel([acting], expected)  # before anybody else may lead
+    if not keeping.done():
+        await _cancel([keeping], expected)
+        await election.release()
+    await _cancel([is_stopped], expected)
+    return was_asked
+
+
+async def _cancel(tasks: Sequence[asyncio.Future[Any]], expected: tuple[type[Exception], ...]) -> None:
+    for task in tasks:
+        task.cancel()
+    for outcome in await asyncio.gather(*tasks, return_exceptions=True):
+        if isinstance(outcome, Exception):
+            is_told = isinstance(outcome, (ApiError, *expected))
+            logger.error("stopped: %s", outcome, exc_info=None if is_told else outcome)

@@ -1,20 +1,17 @@
-"""Health and metrics of the operator over HTTP.
+"""Health and metrics of operator and autoscaler over HTTP.
 
-/healthz: the process is worth keeping: no service is stuck, the API server answered lately. /readyz: started, leading
-or following. /metrics: Prometheus.
+/healthz: the process is worth keeping. /readyz: started, leading or following. /metrics: Prometheus.
 """
 
 from collections.abc import Callable
 
 from aiohttp import web
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
-
-from pagefleet.operator.metrics import OperatorMetrics
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
 
 async def start_health_server(
     port: int,
-    metrics: OperatorMetrics,
+    registry: CollectorRegistry,
     *,
     find_fault: Callable[[], str | None],
     refresh: Callable[[], None],
@@ -30,7 +27,7 @@ async def start_health_server(
 
     async def show_metrics(_: web.Request) -> web.Response:
         refresh()
-        body = generate_latest(metrics.registry)
+        body = generate_latest(registry)
         return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     app = web.Application()
