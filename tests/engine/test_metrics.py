@@ -6,6 +6,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from pagefleet.api.metrics import LABELS, METRICS
 from pagefleet.engine.messages import CoreReady, CoreState, MemoryParts, MemoryReport, StepOutputs
 from pagefleet.engine.metrics import EngineMetrics
+from pagefleet.engine.request_record import start_request
 
 
 class Clock:
@@ -65,9 +66,14 @@ def a_step(number: int, *, step_time_s: float = 0.02, tokens: int = 7) -> StepOu
         waiting_by_reason={"blocks": 2, "sequences": 1},
         queue_age_s=1.5,
         preemptions_total=6,
+        prompt_tokens_total=40,
         prefix_query_tokens_total=0,
         prefix_hit_tokens_total=0,
         steps_total=number,
+        step_seconds_total=step_time_s * number,
+        computed_tokens_total=30,
+        kv_tokens_read_total=20,
+        sequence_steps_total=10,
         step_time_s=step_time_s,
         step_tokens=tokens,
         memory_used_bytes=500,
@@ -159,7 +165,7 @@ def test_a_step_counts_once_however_often_it_is_reported(metrics: EngineMetrics)
 
 
 def test_times_of_a_request(metrics: EngineMetrics, clock: Clock) -> None:
-    (record,) = metrics.start_request(arrival_s=99.0, prompt_tokens=11)
+    (record,) = start_request(metrics, arrival_s=99.0, prompt_tokens=11)
     record.output(1, queue_time_s=0.2, prefill_time_s=0.3)
     for _ in range(2):
         clock.now_s += 0.5
@@ -175,6 +181,8 @@ def test_times_of_a_request(metrics: EngineMetrics, clock: Clock) -> None:
     assert shown["vllm:request_prefill_time_seconds_sum"] == 0.3
     assert shown["vllm:request_decode_time_seconds_sum"] == 1.0
     assert shown["vllm:e2e_request_latency_seconds_sum"] == 2.0
+    assert shown["vllm:request_time_per_output_token_seconds_count"] == 1
+    assert shown["vllm:request_time_per_output_token_seconds_sum"] == 0.25
     assert shown["vllm:request_generation_tokens_sum"] == shown["vllm:generation_tokens_total"] == 5
     assert shown["vllm:request_success_total finished_reason=stop"] == 1
     assert shown["vllm:request_success_total finished_reason=abort"] == 0
@@ -190,7 +198,7 @@ def test_buckets_are_cumulative_and_inclusive(metrics: EngineMetrics) -> None:
 
 
 def test_the_rate_forgets(metrics: EngineMetrics, clock: Clock) -> None:
-    (record,) = metrics.start_request(arrival_s=clock.now_s, prompt_tokens=1)
+    (record,) = start_request(metrics, arrival_s=clock.now_s, prompt_tokens=1)
     record.output(10, queue_time_s=None, prefill_time_s=None)
     clock.now_s += 4
     record.output(10, queue_time_s=None, prefill_time_s=None)
@@ -203,7 +211,7 @@ def test_the_rate_forgets(metrics: EngineMetrics, clock: Clock) -> None:
 
 
 def test_an_end_without_a_token_is_no_first_token(metrics: EngineMetrics) -> None:
-    (record,) = metrics.start_request(arrival_s=99.0, prompt_tokens=1)
+    (record,) = start_request(metrics, arrival_s=99.0, prompt_tokens=1)
     record.output(0, queue_time_s=None, prefill_time_s=None)
     record.finish("abort")
     shown = samples(metrics)
@@ -213,7 +221,7 @@ def test_an_end_without_a_token_is_no_first_token(metrics: EngineMetrics) -> Non
 
 
 def test_a_request_of_three_choices_counts_once(metrics: EngineMetrics, clock: Clock) -> None:
-    first, second, third = metrics.start_request(arrival_s=99.0, prompt_tokens=11, choices=3)
+    first, second, third = start_request(metrics, arrival_s=99.0, prompt_tokens=11, choices=3)
     for record in (first, second, third):
         record.output(1, queue_time_s=0.25, prefill_time_s=0.5)
         clock.now_s += 0.01
@@ -236,3 +244,27 @@ def test_a_request_of_three_choices_counts_once(metrics: EngineMetrics, clock: C
     assert {name: value for name, value in found.items() if value and "vllm:request_success" in name} == {
         "vllm:request_success_total finished_reason=length": 1
     }
+
+
+def test_what_has_ended_is_counted_whatever_ended_it(metrics: EngineMetrics, clock: Clock) -> None:
+    for tokens, reason in ((3, "length"), (2, "abort"), (1, "stop"), (0, "error")):
+        (record,) = start_request(metrics, arrival_s=clock.now_s - 1.9, prompt_tokens=5)
+        for _ in range(tokens):
+            record.output(1, queue_time_s=None, prefill_time_s=None)
+            clock.now_s += 0.09
+        assert metrics.finished_total == metrics.choices_total - 1
+        record.finish(reason)
+        record.finish("abort")
+    assert (metrics.choices_total, metrics.finished_total, metrics.finished_tokens_total) == (4, 4, 6)
+
+    ttft, gaps = (
+        metrics.latencies(f"{key}_seconds") for key in ("time_to_first_token", "request_time_per_output_token")
+    )
+    assert ttft is not None
+    assert gaps is not None
+    assert (ttft.total, ttft.above(1.5), ttft.above(2.0)) == (3, 3, 0)
+    assert (gaps.total, gaps.above(0.075), gaps.above(0.1)) == (2, 2, 0), "one token has no gap"
+
+
+def test_latencies_are_unknown_before_the_core_is_up() -> None:
+    assert EngineMetrics(model_name="m").latencies("time_to_first_token_seconds") is None

@@ -21,7 +21,7 @@ MOST_KL_NATS = {
 
 
 @pytest.mark.real_model
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_roundings_of_smollm2(tmp_path: Path) -> None:
     """Prose and code, a part of the shipped text that code is much of."""
     text = tmp_path / "text.txt"

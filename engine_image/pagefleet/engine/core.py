@@ -45,6 +45,10 @@ class EngineCore:
         self.is_forming = False
         """The latest step computed nothing: a batch waits for more requests, or for its time to run out."""
         self._steps_total = 0
+        self._step_seconds_total = 0.0
+        self._computed_tokens_total = 0
+        self._kv_tokens_read_total = 0
+        self._sequence_steps_total = 0
         self._step_time_s: float | None = None
         self._step_tokens = 0
         self._memory = machine.ResidentMemory()
@@ -55,7 +59,7 @@ class EngineCore:
             request.request_id,
             request.prompt_token_ids,
             request.sampling,
-            arrival_s=time.monotonic(),
+            arrival_s=time.monotonic() if request.arrival_s is None else request.arrival_s,
             cache_salt=request.cache_salt,
             priority=request.priority,
         )
@@ -118,9 +122,13 @@ class EngineCore:
         sampled = self._runner.execute(step, self._blocks.table)
         finished = self.scheduler.finish_step(step, sampled)
         now_s = time.monotonic()
-        self._steps_total += 1
         self._step_time_s = now_s - started_s
         self._step_tokens = step.tokens
+        self._steps_total += 1
+        self._step_seconds_total += self._step_time_s
+        self._computed_tokens_total += step.prefill_tokens
+        self._kv_tokens_read_total += step.kv_tokens_read
+        self._sequence_steps_total += step.decodes
         self.scheduler.prefill_rate.observe(step.prefill_tokens, self._step_time_s, leaves_prompts=step.leaves_prompts)
         outputs = [
             _output(sequence, now_s)
@@ -168,9 +176,14 @@ class EngineCore:
             waiting_by_reason={str(reason): count for reason, count in self.scheduler.waiting_by_reason.items()},
             queue_age_s=None if oldest_s is None else now_s - oldest_s,
             preemptions_total=self.scheduler.preemptions_total,
+            prompt_tokens_total=self.scheduler.prompt_tokens_total,
             prefix_query_tokens_total=self.scheduler.prefix_query_tokens_total,
             prefix_hit_tokens_total=self.scheduler.prefix_hit_tokens_total,
             steps_total=self._steps_total,
+            step_seconds_total=self._step_seconds_total,
+            computed_tokens_total=self._computed_tokens_total,
+            kv_tokens_read_total=self._kv_tokens_read_total,
+            sequence_steps_total=self._sequence_steps_total,
             step_time_s=self._step_time_s,
             step_tokens=self._step_tokens,
             memory_used_bytes=self._memory.bytes_at(now_s),

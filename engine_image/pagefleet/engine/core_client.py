@@ -29,6 +29,14 @@ SHUTDOWN_GRACE_S = 5.0
 """Time that the core gets to end by itself before it is killed."""
 
 
+class Unseen(msgspec.Struct, kw_only=True):
+    """What of a request counts as queued until a state of the core includes it."""
+
+    arrival_s: float
+    prompt_tokens: int
+    is_accepted: bool = False
+
+
 class RequestStream:
     """Yield the outputs of one choice of a request, in order; leaving early needs `abort()`."""
 
@@ -88,6 +96,10 @@ class CoreClient:
         """The state after the core's latest step."""
         self.failure: EngineError | None = None
         """Why nothing can be answered any more."""
+        self.unseen: dict[str, Unseen] = {}
+        """Requests submitted that the latest state doesn't include yet; a core in a long step looks at none."""
+        self.choices_submitting = 0
+        """Choices of the requests whose `submit` has not returned."""
         self._config = config
         self._on_step = on_step
         self._on_startup = on_startup
@@ -180,15 +192,21 @@ class CoreClient:
         *,
         cache_salt: str | None = None,
         priority: int = 0,
+        arrival_s: float | None = None,
     ) -> list[RequestStream]:
         """Submit one request, wait until the core takes it, and return the stream of each choice.
 
-        Raises QueueFull, RequestRefused or EngineDead. Cancelling the call aborts the request.
+        `arrival_s` is on the monotonic clock; None for now. Raises QueueFull, RequestRefused or EngineDead. Cancelling
+        the call aborts the request.
         """
         if self.failure is not None:
             raise EngineDead(str(self.failure))
+        now_s = time.monotonic()
         if not self._streams:
-            self._last_progress_s = time.monotonic()
+            self._last_progress_s = now_s
+        arrival_s = now_s if arrival_s is None else arrival_s
+        self.unseen[request_id] = Unseen(arrival_s=arrival_s, prompt_tokens=len(prompt_token_ids))
+        self.choices_submitting += sampling.choices
         streams = [RequestStream(self, request_id, index) for index in range(sampling.choices)]
         self._streams[request_id] = {stream.index: stream for stream in streams}
         try:
@@ -199,17 +217,21 @@ class CoreClient:
                     sampling=sampling,
                     cache_salt=cache_salt,
                     priority=priority,
+                    arrival_s=arrival_s,
                 )
             )
             for stream in streams:
                 await stream.wait_accepted()
         except EngineError:
             self._streams.pop(request_id, None)
+            self.unseen.pop(request_id, None)
             raise
         except BaseException:
             for stream in streams:
                 stream.abort()
             raise
+        finally:
+            self.choices_submitting -= sampling.choices
         return streams
 
     def abort(self, request_id: str, index: int) -> None:
@@ -228,6 +250,7 @@ class CoreClient:
                 )
             )
         self._streams.clear()
+        self.unseen.clear()
 
     async def close(self) -> None:
         """End the core process and release sockets and files."""
@@ -272,14 +295,18 @@ class CoreClient:
             case messages.StepOutputs():
                 self._last_progress_s = time.monotonic()
                 self.state = message.state
+                self._forget_seen()
                 for output in message.outputs:
                     self._deliver(output)
                 if self._on_step is not None:
                     self._on_step(message)
             case messages.Accepted():
+                if (unseen := self.unseen.get(message.request_id)) is not None:
+                    unseen.is_accepted = True
                 for stream in self._streams.get(message.request_id, {}).values():
                     stream.put(None)
             case messages.Refused():
+                self.unseen.pop(message.request_id, None)
                 for stream in self._streams.get(message.request_id, {}).values():
                     stream.put(_refusal(message))
             case messages.StartupProgress():
@@ -313,7 +340,13 @@ class CoreClient:
         was_there = streams.pop(index, None) is not None
         if was_there and not streams:
             del self._streams[request_id]
+            self.unseen.pop(request_id, None)
         return was_there
+
+    def _forget_seen(self) -> None:
+        """Drop what the core has accepted: each of its states includes what it answered before."""
+        for request_id in [name for name, unseen in self.unseen.items() if unseen.is_accepted]:
+            del self.unseen[request_id]
 
     def _open_streams(self) -> list[RequestStream]:
         return [stream for streams in self._streams.values() for stream in streams.values()]
@@ -324,6 +357,7 @@ class CoreClient:
         for stream in self._open_streams():
             stream.put(EngineDead(str(self.failure)))
         self._streams.clear()
+        self.unseen.clear()
         self._changed.set()
 
 

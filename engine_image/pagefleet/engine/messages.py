@@ -29,6 +29,8 @@ class AddRequest(Message, frozen=True, kw_only=True):
     """Only requests with the same salt share cached blocks."""
     priority: int = 0
     """Smaller is admitted earlier, where the engine's scheduling policy is `priority`."""
+    arrival_s: float | None = None
+    """When the request came in, on this machine's monotonic clock; None for when the core gets it."""
 
 
 class AbortRequests(Message, frozen=True, kw_only=True):
@@ -206,11 +208,20 @@ class CoreState(Message, frozen=True, kw_only=True):
     queue_age_s: float | None
     """Age of the oldest request that waits; None when none does."""
     preemptions_total: int
+    prompt_tokens_total: int
+    """Prompt tokens of the requests of which a sequence has run."""
     prefix_query_tokens_total: int
     """Prompt tokens looked up in the prefix cache."""
     prefix_hit_tokens_total: int
     """Prompt tokens found there."""
     steps_total: int
+    step_seconds_total: float
+    computed_tokens_total: int
+    """Tokens of prompts, and of what preempted sequences had generated, that steps computed."""
+    kv_tokens_read_total: int
+    """Tokens in the cache before each step, of the sequences that decode in it, summed over steps."""
+    sequence_steps_total: int
+    """Sequences that decode, summed over steps."""
     step_time_s: float | None
     """Duration of the latest step; None before the first."""
     step_tokens: int

@@ -6,6 +6,7 @@ someone scrapes. A value that is not known yet has no series: never 0.
 """
 
 import time
+from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
@@ -17,7 +18,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric as MetricFamily
 from prometheus_client.registry import Collector
 
-from pagefleet.api.metrics import METRICS, Metric
+from pagefleet.api.capacity import LatencyHistogram
+from pagefleet.api.metrics import METRIC, METRICS, Metric
 from pagefleet.engine.messages import BlockResidency, CoreReady, CoreState, StepOutputs
 
 RATE_WINDOW_S = 5.0
@@ -28,6 +30,9 @@ RECENT_STEPS = 32
 
 ENGINE_INDEX = "0"
 """vLLM's `engine` label: one core per process here."""
+
+CAPACITY_LATENCIES = ("time_to_first_token_seconds", "request_time_per_output_token_seconds")
+"""Histograms that `/capacity` shows. The client library takes 0.3 ms to give one out, so these are counted here too."""
 
 Values = Mapping[tuple[str, ...], float]
 """Values by the labels that follow the common two."""
@@ -42,88 +47,6 @@ def package_version(name: str) -> str:
         return "unknown"
 
 
-class RequestRecord:
-    """Follow one request from arrival to end: it is counted once, however many choices it has.
-
-    Every choice of an accepted request ends in exactly one `finish`, and the last of them ends the request.
-    """
-
-    def __init__(self, metrics: "EngineMetrics", *, arrival_s: float, prompt_tokens: int, choices: int) -> None:
-        self._metrics = metrics
-        self._arrival_s = arrival_s
-        self._prompt_tokens = prompt_tokens
-        self._first_s: float | None = None
-        self._last_s = arrival_s
-        self._tokens = 0
-        self._reasons: list[str] = []
-        self.choices = [ChoiceRecord(self) for _ in range(choices)]
-
-    def output(
-        self, token_count: int, last_s: float | None, *, queue_time_s: float | None, prefill_time_s: float | None
-    ) -> float:
-        """Count one output of a choice whose last one came at `last_s`, and return the time."""
-        now = self._metrics.clock()
-        if self._first_s is None:
-            self._first_s = now
-            self._metrics.observe("time_to_first_token_seconds", now - self._arrival_s)
-            if queue_time_s is not None:
-                self._metrics.observe("request_queue_time_seconds", queue_time_s)
-            if prefill_time_s is not None:
-                self._metrics.observe("request_prefill_time_seconds", prefill_time_s)
-        elif last_s is not None:
-            self._metrics.observe("inter_token_latency_seconds", now - last_s)
-        self._last_s = now
-        self._tokens += token_count
-        self._metrics.count_generated(token_count, now)
-        return now
-
-    def finish(self, reason: str) -> None:
-        """Count the end of a choice, and with the last that of the request, under the gravest of their reasons.
-
-        Only an answer that was not cut off enters the histograms of whole requests.
-        """
-        self._reasons.append(reason)
-        if len(self._reasons) < len(self.choices):
-            return
-        reason = max(self._reasons, key=_GRAVITY.index)
-        self._metrics.increment("request_success", labels=(reason,))
-        if reason in ("stop", "length"):
-            self._metrics.observe("e2e_request_latency_seconds", self._last_s - self._arrival_s)
-            self._metrics.observe("request_prompt_tokens", self._prompt_tokens)
-            self._metrics.observe("request_generation_tokens", self._tokens)
-            if self._first_s is not None:
-                self._metrics.observe("request_decode_time_seconds", self._last_s - self._first_s)
-
-
-_GRAVITY = ("stop", "length", "abort", "error")
-
-
-class ChoiceRecord:
-    """Follow one choice of a request."""
-
-    def __init__(self, request: RequestRecord) -> None:
-        self._request = request
-        self._last_s: float | None = None
-        self._is_finished = False
-
-    def output(self, token_count: int, *, queue_time_s: float | None, prefill_time_s: float | None) -> None:
-        """Count one output of `token_count` tokens, which is one piece of a stream.
-
-        The request's first gives the time to first token; every later one of a choice gives one inter-token latency,
-        however many tokens it carries, because that is the gap that a client sees.
-        """
-        if token_count:
-            self._last_s = self._request.output(
-                token_count, self._last_s, queue_time_s=queue_time_s, prefill_time_s=prefill_time_s
-            )
-
-    def finish(self, reason: str) -> None:
-        """Count the end, once."""
-        if not self._is_finished:
-            self._is_finished = True
-            self._request.finish(reason)
-
-
 class EngineMetrics(Collector):
     """Hold all of one engine's metrics; `exposition()` is what `/metrics` answers."""
 
@@ -133,6 +56,12 @@ class EngineMetrics(Collector):
         """Set once the core is up: histograms of tokens have no bounds before."""
         self.config_hash: str | None = None
         self.startup_stage_seconds: dict[str, float] = {}
+        self.choices_total = 0
+        """Choices of the requests that the core has taken."""
+        self.finished_total = 0
+        """Of these, the ones that have ended, whatever ended them."""
+        self.finished_tokens_total = 0
+        """Tokens that those had."""
         self._state: CoreState | None = None
         self._common = (model_name, ENGINE_INDEX)
         self._counters: dict[str, Counter[tuple[str, ...]]] = {
@@ -143,6 +72,7 @@ class EngineMetrics(Collector):
             "admission_rejections": Counter(),
         }
         self._histograms: dict[str, Histogram] = {}
+        self._latency_counts: dict[str, list[int]] = {}
         self._recent_tokens: deque[tuple[float, int]] = deque()
         self._recent_step_times: deque[float] = deque(maxlen=RECENT_STEPS)
         self._steps_seen = 0
@@ -155,6 +85,7 @@ class EngineMetrics(Collector):
         """Take what the core said of itself when it came up."""
         self.ready = ready
         self.config_hash = ready.config_hash
+        self._latency_counts = {key: [0] * (len(METRIC[key].buckets) + 1) for key in CAPACITY_LATENCIES}
         for metric in METRICS:
             if metric.kind == "histogram":
                 self._histograms[metric.key] = Histogram(
@@ -166,10 +97,15 @@ class EngineMetrics(Collector):
                 )
                 self._histograms[metric.key].labels(*self._common)  # with its zeros, before the first observation
 
-    def start_request(self, *, arrival_s: float, prompt_tokens: int, choices: int = 1) -> list[ChoiceRecord]:
-        """Count a request that the core has taken, and return the record of each of its choices."""
+    def count_started(self, *, prompt_tokens: int, choices: int) -> None:
+        """Count a request that the core has taken."""
         self.increment("prompt_tokens", prompt_tokens)
-        return RequestRecord(self, arrival_s=arrival_s, prompt_tokens=prompt_tokens, choices=choices).choices
+        self.choices_total += choices
+
+    def count_finished(self, tokens: int) -> None:
+        """Count a choice that has ended with so many tokens."""
+        self.finished_total += 1
+        self.finished_tokens_total += tokens
 
     def observe_step(self, step: StepOutputs) -> None:
         """Take one report of the core; those between steps carry no new step."""
@@ -195,6 +131,8 @@ class EngineMetrics(Collector):
         """Add one observation to a histogram; before the core is up there is nothing to observe."""
         if (histogram := self._histograms.get(key)) is not None:
             histogram.labels(*self._common).observe(value)
+        if (counts := self._latency_counts.get(key)) is not None:
+            counts[bisect_left(METRIC[key].buckets, value)] += 1
 
     def increment(self, key: str, amount: int = 1, *, labels: tuple[str, ...] = ()) -> None:
         """Add to a counter; `labels` are the ones beside model name and engine."""
@@ -209,11 +147,6 @@ class EngineMetrics(Collector):
     # ---- reading ----
 
     @property
-    def prompt_tokens_total(self) -> int:
-        """Return the prompt tokens of all accepted requests."""
-        return self._counters["prompt_tokens"][()]
-
-    @property
     def generation_tokens_total(self) -> int:
         """Return the tokens that reached the output."""
         return self._counters["generation_tokens"][()]
@@ -223,6 +156,12 @@ class EngineMetrics(Collector):
         """Return the mean duration of the latest steps; None before the first."""
         times = self._recent_step_times
         return sum(times) / len(times) if times else None
+
+    def latencies(self, key: str) -> LatencyHistogram | None:
+        """Return what a histogram that `/capacity` shows has counted; None before the core is up."""
+        if (counts := self._latency_counts.get(key)) is None:
+            return None
+        return LatencyHistogram(bounds_s=METRIC[key].buckets, counts=tuple(counts))
 
     def exposition(self) -> bytes:
         """Return everything in Prometheus' text format."""

@@ -25,6 +25,11 @@ class ScheduledSequence:
         return [self.sequence, *self.siblings]
 
     @property
+    def is_decode(self) -> bool:
+        """Tell whether it computes one sampled token, and nothing of the prompt."""
+        return self.tokens == 1 and self.first_position >= self.sequence.prompt_tokens
+
+    @property
     def samples(self) -> bool:
         """Tell whether the step reaches the last known token and so samples the next one."""
         return self.first_position + self.tokens == len(self.sequence.token_ids)
@@ -43,8 +48,20 @@ class ScheduledStep:
     """Plain slots of a packed cache."""
     prefill_tokens: int = 0
     """Of its tokens, those of prompts and of what preemption made compute again."""
+    decodes: int = 0
+    """Sequences that compute the one token that they sampled last."""
+    kv_tokens_read: int = 0
+    """Tokens of these that were in the cache before."""
     leaves_prompts: bool = False
     """More of them wait or are left for later steps."""
+
+    def count(self, entry: ScheduledSequence) -> None:
+        """Add one of the entries, which nothing preempts any more, to the sums."""
+        if entry.is_decode:
+            self.decodes += 1
+            self.kv_tokens_read += entry.first_position
+        else:
+            self.prefill_tokens += entry.tokens
 
     @property
     def tokens(self) -> int:

@@ -45,6 +45,8 @@ class Scheduler:
         self.limits = limits
         self.blocks = blocks
         self.preemptions_total = 0
+        self.prompt_tokens_total = 0
+        """Prompt tokens of requests, counted at their first admission."""
         self.prefix_query_tokens_total = 0
         """Prompt tokens looked up in the prefix cache, at each request's first admission."""
         self.prefix_hit_tokens_total = 0
@@ -161,7 +163,7 @@ class Scheduler:
         step.leaves_prompts = bool(self._waiting)
         for entry in step.entries:
             entry.sequence.computed_tokens += entry.tokens
-            step.prefill_tokens += entry.tokens if entry.tokens > 1 else 0
+            step.count(entry)
             if not entry.samples:
                 entry.sequence.capped_steps += 1
                 step.leaves_prompts = True
@@ -385,6 +387,7 @@ class Scheduler:
             return
         sequence.first_scheduled_s = now_s
         sequence.cached_tokens = sequence.computed_tokens
+        self.prompt_tokens_total += sequence.prompt_tokens
         if self.blocks.has_prefix_cache and not sequence.skips_prefix_cache:
             self.prefix_query_tokens_total += sequence.prompt_tokens
             self.prefix_hit_tokens_total += sequence.cached_tokens

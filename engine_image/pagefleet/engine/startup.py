@@ -40,7 +40,8 @@ from pagefleet.engine.runner import Runner
 from pagefleet.engine.sampling_params import SamplingParameters
 from pagefleet.engine.scheduler_limits import SchedulerLimits, SchedulingPolicy
 from pagefleet.engine.stages import StageClock
-from pagefleet.engine.weights import load_config, read_json, silence_transformers
+from pagefleet.engine.transformers_setup import prepare_transformers
+from pagefleet.engine.weights import load_config, read_json
 
 DEFAULT_BUDGET_TOKENS = {"cpu": 512, "cuda": 2048}
 """A step of 2,048 tokens takes a CPU seconds, in which no decode advances."""
@@ -62,7 +63,7 @@ def start_engine(
     with clock.stage("download") as report:
         source = resolve_model(config.model, report, revision=config.revision)
     with clock.stage("load"):
-        silence_transformers()
+        prepare_transformers()
         source = convert(source)
         model_config = load_config(source)
         architecture = architecture_of(model_config)

@@ -87,14 +87,6 @@ class StateDictCheckpoint:
         return tensor
 
 
-def silence_transformers() -> None:
-    """Turn off transformers' progress bars and warnings: the engine reports its stages itself."""
-    from transformers.utils import logging
-
-    logging.disable_progress_bar()
-    logging.set_verbosity_error()
-
-
 def load_config(source: ModelSource) -> Any:
     """Return transformers' configuration of the model; raises StartupError."""
     from transformers import AutoConfig

@@ -83,7 +83,8 @@ def test_drain_finishes_what_runs_and_refuses_the_rest(tiny_model: Path) -> None
         server.wait_capacity(in_flight=1)
         server.terminate()
         server.wait_capacity(draining=True)
-        assert server.http.post(f"{server.admin_url}/undrain").json()["draining"] is True
+        undrained = server.http.post(f"{server.admin_url}/undrain")
+        assert (undrained.status_code, undrained.json()) == (409, {"draining": True, "in_flight": 1})
         refused = post(server, LONG)
         assert refused.status_code == 503
         assert "retry-after" in refused.headers

@@ -27,7 +27,7 @@ from pagefleet.engine.kernels.choose import check_cache_dtype
 from pagefleet.engine.llm import LLM
 from pagefleet.engine.quantization import check_quantization
 from pagefleet.engine.tokenizer import Tokenizer
-from pagefleet.engine.weights import silence_transformers
+from pagefleet.engine.transformers_setup import prepare_transformers
 
 STEP_TOKENS = 128
 """A window comes in chunks of this size, so that most of what is attended to was stored by an earlier step."""
@@ -102,7 +102,7 @@ def run_quality(options: QualityOptions, say: Say) -> dict[str, object]:
     check_writable("--json", options.json_path)
     _check_choices(options.choices)
     text = read_text(options.text)
-    silence_transformers()
+    prepare_transformers()
     base = _settings(options)
     reference = LLM(
         msgspec.structs.replace(

@@ -11,12 +11,13 @@ from pagefleet.engine.config import EngineConfig
 from pagefleet.engine.errors import StartupError
 from pagefleet.engine.gguf_conversion import convert
 from pagefleet.engine.model_source import resolve_model
-from pagefleet.engine.weights import load_config, silence_transformers
+from pagefleet.engine.transformers_setup import prepare_transformers
+from pagefleet.engine.weights import load_config
 
 
 def model_folder(model: str, preset: str) -> Path:
     """Return the folder of a model, or of a preset when no model is named; raises StartupError."""
-    silence_transformers()
+    prepare_transformers()
     if not model:
         if preset not in PRESETS:
             raise StartupError(f"--preset {preset} is unknown; use {', '.join(PRESETS)}")

@@ -25,7 +25,8 @@ from pagefleet.engine.quantize.gptq import round_with_moments
 from pagefleet.engine.quantize.moments import InputMoments, collect_moments
 from pagefleet.engine.quantize.output import new_folder, write_checkpoint
 from pagefleet.engine.quantize.rounded import RoundedLinear, round_to_nearest
-from pagefleet.engine.weights import first_line, load_config, load_gguf_model, silence_transformers
+from pagefleet.engine.transformers_setup import prepare_transformers
+from pagefleet.engine.weights import first_line, load_config, load_gguf_model
 
 METHODS = tuple(FORMATS_OF)
 
@@ -60,7 +61,7 @@ def run_quantize(options: QuantizeOptions, say: Say) -> None:
     """Write the checkpoint; raises StartupError with the sentence for the user."""
     _check(options)
     torch.set_num_threads(options.threads or usable_cores())
-    silence_transformers()
+    prepare_transformers()
     with new_folder(options.output) as folder:
         source = convert(resolve_model(options.model, lambda _: None, revision=options.revision))
         model = _load(source)

@@ -4,6 +4,7 @@ from fastapi import FastAPI
 from fastapi.responses import JSONResponse, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
+from pagefleet.engine.server.capacity import CapacityReporter
 from pagefleet.engine.server.public import new_app
 from pagefleet.engine.server.state import ServerState
 
@@ -11,12 +12,13 @@ from pagefleet.engine.server.state import ServerState
 def create_admin_app(state: ServerState) -> FastAPI:
     """Make the admin app."""
     app = new_app()
+    reporter = CapacityReporter(state)
     _add_probes(app, state)
     _add_drain(app, state)
 
     @app.get("/capacity")
     async def capacity() -> Response:
-        return Response(state.capacity().model_dump_json(), media_type="application/json")
+        return Response(reporter.report().model_dump_json(), media_type="application/json")
 
     @app.get("/metrics")
     async def metrics() -> Response:
@@ -45,16 +47,14 @@ def _add_probes(app: FastAPI, state: ServerState) -> None:
 
 
 def _add_drain(app: FastAPI, state: ServerState) -> None:
-    def answer() -> JSONResponse:
-        return JSONResponse({"draining": state.is_draining, "in_flight": state.requests_in_flight})
+    def answer(status: int = 200) -> JSONResponse:
+        return JSONResponse({"draining": state.is_draining, "in_flight": state.requests_in_flight}, status)
 
     @app.post("/drain")
     async def drain() -> JSONResponse:
-        state.is_draining = True
+        state.drain()
         return answer()
 
     @app.post("/undrain")
     async def undrain() -> JSONResponse:
-        # After SIGTERM the process ends whatever is asked: taking requests again would only lose them.
-        state.is_draining = state.is_stopping
-        return answer()
+        return answer(200 if state.undrain() else 409)

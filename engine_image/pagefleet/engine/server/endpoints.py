@@ -7,6 +7,7 @@ from fastapi import Request
 from fastapi.responses import JSONResponse, Response
 
 from pagefleet.engine.errors import RequestRefused
+from pagefleet.engine.server.arrivals import HandOver
 from pagefleet.engine.server.body import read_request
 from pagefleet.engine.server.disconnect import run_while_connected
 from pagefleet.engine.server.generate import Generation
@@ -30,7 +31,7 @@ async def chat_completions(serving: Serving, request: Request) -> Response:
     name = f"chatcmpl-{take_field(request.scope, fields.request_id)}"
     serving.check_model(fields.model)
 
-    async def prepare() -> Answer:
+    async def prepare(hand_over: HandOver) -> Answer:
         prompt = await serving.encode_chat(fields.messages, fields, add_special_tokens=bool(fields.add_special_tokens))
         asked = fields.max_tokens if fields.max_completion_tokens is None else fields.max_completion_tokens
         prompt = serving.truncate(prompt, most_tokens=fields.truncate_prompt_tokens, max_tokens=asked)
@@ -41,13 +42,13 @@ async def chat_completions(serving: Serving, request: Request) -> Response:
             logprobs=logprobs,
             prompt_logprobs=fields.prompt_logprobs,
         )
-        terms = QueueTerms.of(fields, arrival_s=arrival_s)
+        terms = QueueTerms.of(fields, arrival_s=arrival_s, hand_over=hand_over)
         generations = await serving.start([prompt], sampling, OutputOptions.of(fields), terms)
         text_before = fields.messages[-1].content if fields.echo else ""
         shape = ChatShape(_answer_options(serving, fields, logprobs), text_before=text_before)
         return _answer(serving, name, shape, generations)
 
-    return await _respond(request, fields, prepare)
+    return await _respond(serving, request, fields, arrival_s, prepare)
 
 
 async def completions(serving: Serving, request: Request) -> Response:
@@ -57,7 +58,7 @@ async def completions(serving: Serving, request: Request) -> Response:
     name = f"cmpl-{take_field(request.scope, fields.request_id)}"
     serving.check_model(fields.model)
 
-    async def prepare() -> Answer:
+    async def prepare(hand_over: HandOver) -> Answer:
         asked = 1 if fields.is_prompt_only else fields.max_tokens  # the core always makes a token
         prompts = [
             serving.truncate(prompt, most_tokens=fields.truncate_prompt_tokens, max_tokens=asked)
@@ -74,11 +75,12 @@ async def completions(serving: Serving, request: Request) -> Response:
             prompt_logprobs=_prompt_logprobs(fields),
         )
         options = OutputOptions.of(fields, echo_prompt=bool(fields.echo), is_prompt_only=fields.is_prompt_only)
-        generations = await serving.start(prompts, sampling, options, QueueTerms.of(fields, arrival_s=arrival_s))
+        terms = QueueTerms.of(fields, arrival_s=arrival_s, hand_over=hand_over)
+        generations = await serving.start(prompts, sampling, options, terms)
         shape = CompletionShape(_answer_options(serving, fields, fields.logprobs))
         return _answer(serving, name, shape, generations)
 
-    return await _respond(request, fields, prepare)
+    return await _respond(serving, request, fields, arrival_s, prepare)
 
 
 def _prompt_logprobs(fields: CompletionRequest) -> int | None:
@@ -122,18 +124,28 @@ async def _encode_prompts(serving: Serving, fields: CompletionRequest) -> list[l
     return prompts
 
 
-async def _respond(request: Request, fields: SamplingFields, prepare: Callable[[], Awaitable[Answer]]) -> Response:
+async def _respond(
+    serving: Serving,
+    request: Request,
+    fields: SamplingFields,
+    arrival_s: float,
+    prepare: Callable[[HandOver], Awaitable[Answer]],
+) -> Response:
     """Start the sequences, then answer; whenever the client goes, they are aborted at once."""
 
+    async def begin() -> Answer:
+        with serving.preparing.one(arrival_s) as hand_over:
+            return await prepare(hand_over)
+
     async def run_to_end() -> JSONResponse:
-        answer = await prepare()
+        answer = await begin()
         try:
             return JSONResponse(await answer.whole())
         finally:
             answer.close()
 
     async def start() -> EventStream:
-        answer = await prepare()
+        answer = await begin()
         return EventStream(answer.events(fields), close=answer.close)
 
     return await run_while_connected(request.receive, start() if fields.stream else run_to_end())

@@ -29,10 +29,11 @@ class Gate:
         is_api = scope["path"] == "/v1" or scope["path"].startswith("/v1/")
 
         async def send_counted(message: Message) -> None:
-            if is_api and message["type"] == "http.response.start":
-                if message["status"] >= 400:
+            if message["type"] == "http.response.start":
+                if is_api and message["status"] >= 400:
                     self._state.metrics.increment("request_errors", labels=(str(message["status"]),))
-                message["headers"] = [*message.get("headers", ()), header_of(scope)]
+                added = [*([header_of(scope)] if is_api else ()), *([_CLOSE] if self._state.is_draining else ())]
+                message["headers"] = [*message.get("headers", ()), *added]
             await send(message)
 
         refusal = self._refusal(scope) if is_api or scope["path"] in _NEED_MODEL else None
@@ -81,6 +82,9 @@ class Gate:
         if scope["path"] in GENERATING_PATHS:
             self._state.metrics.increment("admission_rejections", labels=(reason,))
 
+
+_CLOSE = (b"connection", b"close")
+"""On every answer during a drain: the client's next request then comes over a new connection, to another replica."""
 
 _NEED_MODEL = frozenset({"/tokenize", "/detokenize"})
 

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from pagefleet.engine.core_client import RequestStream
 from pagefleet.engine.errors import EngineError
 from pagefleet.engine.logprobs import TokenLogprobs
-from pagefleet.engine.metrics import ChoiceRecord
+from pagefleet.engine.request_record import ChoiceRecord
 from pagefleet.engine.server.text_reader import Delta, TextReader
 
 

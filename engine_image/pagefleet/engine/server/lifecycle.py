@@ -98,6 +98,7 @@ class _Lifecycle:
             HttpServer(create_public_app(self._state), public_socket),
             HttpServer(create_admin_app(self._state), admin_socket),
         ]
+        self._state.release_connections = servers[0].release_connections
         logger.info("public API on %s, admin on %s", servers[0].url, servers[1].url)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -167,6 +168,7 @@ class _Lifecycle:
             created=unix_time(),
             seeds=random.Random(self._engine.seed),  # noqa: S311 - reproducible draws, no secrets
             trusts_chat_templates=self._server.trust_request_chat_template,
+            preparing=self._state.preparing,
         )
 
     async def _load_tokenizer(self) -> Tokenizer:
@@ -199,7 +201,7 @@ class _Lifecycle:
     def _on_signal(self, number: signal.Signals) -> None:
         self._stop_signals += 1
         self._state.is_stopping = True
-        self._state.is_draining = True
+        self._state.drain()
         self._signalled.set()
         logger.info("%s received: %s", number.name, "draining" if self._stop_signals == 1 else "aborting at once")
 

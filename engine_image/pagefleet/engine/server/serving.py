@@ -5,14 +5,16 @@ import random
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from pagefleet.engine.core_client import CoreClient
 from pagefleet.engine.errors import EngineError, QueueFull, RequestRefused
 from pagefleet.engine.messages import CoreReady
 from pagefleet.engine.metrics import EngineMetrics
+from pagefleet.engine.request_record import start_request
 from pagefleet.engine.sampling_params import SamplingParameters
+from pagefleet.engine.server.arrivals import Arrivals, HandOver
 from pagefleet.engine.server.errors import unknown_model
 from pagefleet.engine.server.generate import Generation
 from pagefleet.engine.server.protocol import ChatMessage, SamplingFields, TemplateFields
@@ -31,13 +33,16 @@ class QueueTerms:
     """How a request waits, and with whom it shares cached prompts."""
 
     arrival_s: float
+    hand_over: HandOver
     priority: int = 0
     cache_salt: str | None = None
 
     @classmethod
-    def of(cls, fields: SamplingFields, *, arrival_s: float) -> "QueueTerms":
+    def of(cls, fields: SamplingFields, *, arrival_s: float, hand_over: HandOver) -> "QueueTerms":
         """Read the terms from a request."""
-        return cls(arrival_s=arrival_s, priority=fields.priority or 0, cache_salt=fields.cache_salt)
+        return cls(
+            arrival_s=arrival_s, hand_over=hand_over, priority=fields.priority or 0, cache_salt=fields.cache_salt
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +60,8 @@ class Serving:
     """Seeds for requests that bring none: the engine's seed makes a whole run reproducible."""
     trusts_chat_templates: bool = False
     """Requests may bring their own chat template."""
+    preparing: Arrivals = field(default_factory=Arrivals)
+    """Requests that were read and are not yet handed to the core."""
 
     def check_model(self, asked: str | None) -> None:
         """Refuse a model that is not served here; raises HttpError 404."""
@@ -226,9 +233,15 @@ class Serving:
             lambda: [TextReader(self.tokenizer, prompt, options) for _ in range(sampling.choices)],
             characters=4 * len(prompt) * sampling.choices if options.echo_prompt else 0,
         )
+        terms.hand_over()
         try:
             streams = await self.client.submit(
-                request_id, prompt, sampling, cache_salt=terms.cache_salt, priority=terms.priority
+                request_id,
+                prompt,
+                sampling,
+                cache_salt=terms.cache_salt,
+                priority=terms.priority,
+                arrival_s=terms.arrival_s,
             )
         except QueueFull as error:
             self.metrics.increment("admission_rejections", labels=(error.reason,))
@@ -236,7 +249,9 @@ class Serving:
         except RequestRefused:
             self.metrics.increment("admission_rejections", labels=("too_long",))
             raise
-        records = self.metrics.start_request(arrival_s=terms.arrival_s, prompt_tokens=len(prompt), choices=len(streams))
+        records = start_request(
+            self.metrics, arrival_s=terms.arrival_s, prompt_tokens=len(prompt), choices=len(streams)
+        )
         generations = [
             Generation(stream, prompt, reader, record=record)
             for stream, reader, record in zip(streams, readers, records, strict=True)

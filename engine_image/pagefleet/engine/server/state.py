@@ -3,15 +3,16 @@
 import asyncio
 import os
 import time
+from collections.abc import Callable
 
 import msgspec
 
-from pagefleet.api.capacity import CapacityReport, EnginePhase, MemoryReport
-from pagefleet.engine import messages
+from pagefleet.api.capacity import EnginePhase
 from pagefleet.engine.config import EngineConfig, ServerConfig
 from pagefleet.engine.core_client import CoreClient
 from pagefleet.engine.messages import StartupProgress
 from pagefleet.engine.metrics import EngineMetrics, package_version
+from pagefleet.engine.server.arrivals import Arrivals
 from pagefleet.engine.server.serving import Serving
 
 
@@ -46,17 +47,31 @@ class ServerState:
         self.metrics = metrics
         self.serving: Serving | None = None
         """Set when the core has done a real forward pass and the tokenizer is loaded; never unset."""
+        self.preparing = Arrivals()
+        """Requests that were read and are not yet handed to the core."""
         self.is_draining = False
         """New generation requests are refused."""
         self.is_stopping = False
         """The process ends once nothing is in flight; there is no way back."""
         self.requests_in_flight = 0
         """Generation requests from their first byte to the last byte of their answer."""
+        self.release_connections: Callable[[], object] = lambda: None
+        """Close idle connections to the public port; set by who serves it."""
         self.request_ended = asyncio.Event()
         """Set whenever a generation request has been answered."""
         self.version = package_version("pagefleet")
         self._stage: StartupProgress | None = None
         self._stage_began_s = time.monotonic()
+
+    def drain(self) -> None:
+        """Refuse new generation requests, and send clients that keep connections to other replicas."""
+        self.is_draining = True
+        self.release_connections()
+
+    def undrain(self) -> bool:
+        """Take requests again; False after SIGTERM, when the process ends and would only lose them."""
+        self.is_draining = self.is_stopping
+        return not self.is_draining
 
     @property
     def model_name(self) -> str:
@@ -98,61 +113,6 @@ class ServerState:
         if stage.fraction is not None:
             text = f"{text} {100 * stage.fraction:.0f} %"
         return phase, stage.fraction, text
-
-    def capacity(self) -> CapacityReport:
-        """Return the `/capacity` message; what is not known is null."""
-        phase, progress, detail = self.phase()
-        report = CapacityReport(
-            phase=phase,
-            progress=progress,
-            detail=detail,
-            model=self.model_name,
-            draining=self.is_draining,
-            in_flight=self.requests_in_flight,
-            startup_stage_seconds=dict(self.metrics.startup_stage_seconds),
-            config_hash=self.engine.config_hash,
-            engine_version=self.version,
-            pod_uid=self.pod.pod_uid,
-            monotonic_s=time.monotonic(),
-        )
-        known: dict[str, object] = {}
-        if (ready := self.client.ready) is not None:
-            known |= {
-                "blocks_total": ready.blocks_total,
-                "block_size": ready.block_size,
-                "max_model_len": ready.max_model_len,
-                "max_num_seqs": ready.max_num_seqs,
-                "memory_bytes": ready.memory_limit_bytes,
-                "weights_bytes": ready.weight_bytes,
-                "kv_cache_bytes": ready.kv_cache_bytes,
-                "memory": _memory_report(ready.memory),
-                "config_hash": ready.config_hash,
-                "prompt_tokens_total": self.metrics.prompt_tokens_total,
-                "generation_tokens_total": self.metrics.generation_tokens_total,
-                "step_time_s": self.metrics.mean_step_time_s,
-            }
-        if (state := self.client.state) is not None:
-            known |= {
-                "blocks_total": state.blocks_total,
-                "blocks_active": state.blocks_active,
-                "blocks_cached": state.blocks_cached,
-                "blocks_free": state.blocks_free,
-                "tokens_active": state.tokens_active,
-                "tokens_queued": state.tokens_queued,
-                "queue_depth": state.queue_depth,
-                "queue_age_s": state.queue_age_s or 0.0,
-                "running": state.running,
-                "preemptions_total": state.preemptions_total,
-                "prefix_query_tokens_total": state.prefix_query_tokens_total,
-                "prefix_hit_tokens_total": state.prefix_hit_tokens_total,
-            }
-        return report.model_copy(update=known)
-
-
-def _memory_report(memory: messages.MemoryReport | None) -> MemoryReport | None:
-    if memory is None:
-        return None
-    return MemoryReport.model_validate({**msgspec.to_builtins(memory), "drift_ratio": memory.drift_ratio})
 
 
 _STAGE_PHASES = {"import": EnginePhase.STARTING, "download": EnginePhase.DOWNLOADING}
