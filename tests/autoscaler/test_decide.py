@@ -1,5 +1,6 @@
 """The decision, signal by signal: what it asks for, what holds it back, and what it says."""
 
+import math
 from dataclasses import replace
 from itertools import pairwise
 
@@ -95,6 +96,21 @@ def test_a_report_that_returns_holds_what_was_missed() -> None:
 
     assert run.state.totals[-1].arrivals == pytest.approx(22.5 * (925 - 5))
     assert decision.desired == 4
+
+
+def test_a_report_that_returns_after_long_is_no_surge() -> None:
+    run = Run(specified=4)
+    load = Load(names(4), rate_per_s=22.5)
+    run.steady(load, seconds=600)
+    for tick in range(1, 41):
+        load.add(5.0)
+        run.tick(600 + 5.0 * tick, load.replicas(600 + 5.0 * tick, silent=["replica-0"]))
+    assert run.state.rates[-1].short == pytest.approx(22.5, rel=0.01), "the silent one gets as much as the others"
+    run.steady(load, seconds=60, begin_s=800)
+
+    assert max(rates.short for rates in run.state.rates) == pytest.approx(22.5, rel=0.35)
+    assert run.state.rates[-1].long == pytest.approx(22.5, rel=0.01)
+    assert {each.desired for each in run.decisions} == {4}
 
 
 def test_a_restart_of_an_engine_is_no_negative_rate() -> None:
@@ -196,19 +212,34 @@ def test_the_users_occupancy_is_kept() -> None:
     assert max(decision.candidates, key=lambda name: decision.candidates[name]) == "kvOccupancy"
 
 
-def test_late_first_tokens_add_one_replica_and_then_wait() -> None:
-    run = Run(specified=4)
-    load = Load(names(4), rate_per_s=15.0)
+def run_late(run: Run, load: Load, ticks: int) -> None:
+    """Play ten minutes of steady load, and then ticks in which five first tokens of each replica are late."""
     run.steady(load, seconds=600)
-    for tick in range(1, 20):
+    for tick in range(1, ticks):
         load.add(5.0)
         for counters in load.counters.values():
             counters["late_first_tokens_total"] = counters.get("late_first_tokens_total", 0) + 5
         run.tick(600 + 5.0 * tick, load.replicas(600 + 5.0 * tick))
 
+
+def test_late_first_tokens_add_one_replica_and_then_wait() -> None:
+    run = Run(specified=4)
+    run_late(run, Load(names(4), rate_per_s=24.0), ticks=20)
+
     ups = [each for each in run.decisions if each.desired > each.current]
     assert [each.reason for each in ups] == [Reason.GUARD]
     assert run.specified == 5
+
+
+def test_requests_that_no_number_serves_in_time_are_not_bought_with_ever_more_replicas() -> None:
+    run = Run(specified=8)
+    run_late(run, Load(names(8), rate_per_s=24.0), ticks=240)
+
+    demand = run.decisions[100].candidates["demand"]
+    assert run.decisions[100].conditions == ()
+    assert max(each.unlimited for each in run.decisions[121:]) <= math.ceil(1.6 * demand + 1)
+    assert run.decisions[-1].candidates["demand"] == pytest.approx(1.6 * demand, rel=0.02), "the corrector's bound"
+    assert "SloMissed" in run.decisions[-1].conditions
 
 
 def test_bounds_win_and_are_named() -> None:

@@ -20,6 +20,8 @@ class Reason(StrEnum):
     LESS_DEMAND = "LessDemand"
     BOUNDS = "Bounds"
     """The number was outside minReplicas and maxReplicas."""
+    SCHEDULE = "Schedule"
+    """The user's schedule asks for more than the load does."""
     IDLE = "Idle"
     """No request for the time after which the service may stop."""
     WAKE_UP = "WakeUp"
@@ -36,12 +38,24 @@ class Decision:
     limited_by: str | None = None
     """What held the number back: a bound, a window, a missing signal."""
     unlimited: int = 0
-    """What it would have been without `limited_by`."""
+    """What the load asks for, without `limited_by`."""
     candidates: Mapping[str, float] = field(default_factory=dict)
     """Replicas that each term asks for, before rounding."""
     forecast_per_s: float | None = None
     service_rate_per_s: float | None = None
     """Requests per second that one replica serves within the objectives."""
+    speed_source: str | None = None
+    """`plan`, `corrected` by what was measured, or `learned` without a plan; None where the speed is unknown."""
     lead_time_s: float | None = None
     conditions: tuple[str, ...] = ()
-    """What people should know: StuckPending, Imbalanced, Flapping, SignalMissing, SloUnreachable."""
+    """What people should know: StuckPending, Imbalanced, Flapping, SignalMissing, SloUnreachable, SloMissed,
+    UnusableReport, ClockJump, ImpossibleSettings, ScheduleIgnored."""
+    notes: tuple[str, ...] = ()
+    """A sentence with numbers for each condition that has some."""
+
+    @property
+    def counterfactual(self) -> str | None:
+        """Return what it would be without the limit, such as `6 without downWindow`; None where nothing holds it."""
+        if self.limited_by is None or self.unlimited == self.desired:
+            return None
+        return f"{self.unlimited} without {self.limited_by}"

@@ -1,22 +1,27 @@
-"""Turn readings into demand: totals that survive restarts and losses, rates, lengths, growth and speed. Pure."""
+"""Turn readings into demand: totals that survive restarts and losses, rates, lengths and growth. Pure."""
 
-from dataclasses import dataclass, replace
+from bisect import bisect_left
+from collections.abc import Mapping
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import Any, TypeVar
 
 from pagefleet.autoscaler.settings import Settings
 from pagefleet.autoscaler.snapshot import Reading, ReplicaPhase, Snapshot
+from pagefleet.autoscaler.speed import learn_speed
 from pagefleet.autoscaler.state import Rates, State, Totals
-from pagefleet.capacity.step_time import StepTime
 
 SHORT_S = 30.0
 MIDDLE_S = 60.0
 LONG_S = 120.0
 LEAST_GROWTHS = 10
-SCALE_BOUND = 0.4
-"""A measured step time may move the plan's by this share."""
-SCALE_WEIGHT = 0.05
-"""Weight of one tick's measured step time."""
+MOST_LEAD_TIME_S = 3600.0
+"""Longer than any start that succeeds: what took longer was no start."""
 OUTPUT_WEIGHT = 0.005
 """Weight of one finished request in the mean length of answers."""
+
+_TIME = itemgetter(0)
+_Entry = TypeVar("_Entry", bound=tuple[Any, ...])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,27 +53,32 @@ class Demand:
         return max(self.rate_short, base * self.growth)
 
 
-def observe(snapshot: Snapshot, state: State, settings: Settings) -> tuple[Demand, State]:
-    """Take a snapshot's readings into the state and return the demand that it shows."""
+def observe(snapshot: Snapshot, state: State, settings: Settings, *, is_baseline: bool = False) -> tuple[Demand, State]:
+    """Take a snapshot's readings into the state and return the demand that it shows.
+
+    With `is_baseline` counters are only noted, since nobody knows over which time they rose.
+    """
     state = _learn_lead_time(snapshot, state)
-    state = _count(snapshot, state, settings)
+    state = _count(snapshot, state, settings, is_baseline=is_baseline)
     lead_time_s = _lead_time(state, settings)
     rates = Rates(
         snapshot.time_s,
-        _difference(state.totals, "arrivals", SHORT_S, per_second=True),
-        _difference(state.totals, "arrivals", MIDDLE_S, per_second=True),
-        _difference(state.totals, "arrivals", LONG_S, per_second=True),
+        *(
+            _difference(state.totals, "arrivals", window_s, per_second=True)
+            * _unseen_factor(snapshot, window_s, settings)
+            for window_s in (SHORT_S, MIDDLE_S, LONG_S)
+        ),
     )
     state = _learn_growth(state, rates, settings, lead_time_s)
-    state = replace(state, hit_share=_hit_share(state))
+    state = state.changed(hit_share=_hit_share(state))
     demand = Demand(
         rate_short=rates.short,
         rate_long=rates.long,
         growth=_growth(state, settings),
         lead_time_s=lead_time_s,
         queued=_queued(snapshot, settings),
-        missed_share=_missed_share(state.totals, SHORT_S, settings.least_samples),
-        missed_share_long=_missed_share(state.totals, LONG_S, settings.least_samples),
+        missed_share=missed_share(state.totals, SHORT_S, settings.least_samples) or 0.0,
+        missed_share_long=missed_share(state.totals, LONG_S, settings.least_samples) or 0.0,
         preemptions=_difference(state.totals, "preemptions", 0.0),
         arrived=_difference(state.totals, "arrivals", 0.0),
     )
@@ -78,19 +88,19 @@ def observe(snapshot: Snapshot, state: State, settings: Settings) -> tuple[Deman
 # ---- counters ----
 
 
-def _count(snapshot: Snapshot, state: State, settings: Settings) -> State:
+def _count(snapshot: Snapshot, state: State, settings: Settings, *, is_baseline: bool) -> State:
     """Add what each replica did since its last reading.
 
     A counter that fell began again with its engine. What an engine did before the first decision, perhaps for days, is
     no demand of now, even where its first report comes late.
     """
     last = state.totals[-1] if state.totals else Totals(snapshot.time_s)
-    if state.totals and snapshot.time_s <= last.time_s:  # a clock that jumped back: the next reading has it all
+    if state.totals and snapshot.time_s <= last.time_s:  # asked twice at one moment
         return state
     began_s = snapshot.time_s if state.began_s is None else state.began_s
     sums = dict.fromkeys(Totals._fields[1:], 0.0)
-    steps = _Steps()
-    readings = {}
+    kept = _since(state.totals, snapshot.time_s - LONG_S - 30)
+    readings, reports = {}, []
     for replica in snapshot.replicas:
         now, before = replica.reading, state.readings.get(replica.name)
         if now is None:
@@ -98,27 +108,54 @@ def _count(snapshot: Snapshot, state: State, settings: Settings) -> State:
                 readings[replica.name] = before
             continue
         readings[replica.name] = now
-        if before is not None and now.read_s == before.read_s:
+        if is_baseline or (before is not None and now.read_s == before.read_s):
             continue
         if before is None and (replica.ready_s is None or replica.ready_s < began_s):
             continue
         if before is None or now.steps_total < before.steps_total or now.arrivals_total < before.arrivals_total:
             before = _ZERO
-        for name in sums:
-            sums[name] += max(0, getattr(now, f"{name}_total") - getattr(before, f"{name}_total"))
-        if settings.speed is not None:
-            steps.add(before, now, settings.speed.step)
+        rises = {name: max(0, getattr(now, f"{name}_total") - getattr(before, f"{name}_total")) for name in sums}
+        rises["admitted"] = now.admitted_total - before.admitted_total  # a preempted sequence waits again
+        for name, rise in rises.items():
+            sums[name] += rise
+        if before is not _ZERO and now.read_s - before.read_s > settings.stale_after_s:
+            kept = _filled_in(kept, rises, before.read_s, now.read_s)
+        reports.append((before, now))
     totals = Totals(snapshot.time_s, **{name: getattr(last, name) + sums[name] for name in sums})
-    kept = tuple(entry for entry in state.totals if entry.time_s >= snapshot.time_s - LONG_S - 30)
-    return replace(
-        state,
+    state = state.changed(
         began_s=began_s,
         readings=readings,
         totals=(*kept, totals),
         prompt_tokens=_prompt_mean(state, (*kept, totals)),
         output_tokens=_output_mean(state, sums["finished_output_tokens"], sums["finished"]),
-        time_scale=steps.scale(state.time_scale),
     )
+    return learn_speed(reports, state, settings, snapshot.time_s)
+
+
+def _filled_in(
+    totals: tuple[Totals, ...], rises: Mapping[str, float], silent_s: float, back_s: float
+) -> tuple[Totals, ...]:
+    """Spread what a replica did while it was silent over that time: as a surge of one moment it would be no rate."""
+
+    def share(entry: Totals) -> float:
+        return min(max((entry.time_s - silent_s) / (back_s - silent_s), 0.0), 1.0)
+
+    return tuple(
+        Totals(entry.time_s, *(getattr(entry, name) + share(entry) * rise for name, rise in rises.items()))
+        for entry in totals
+    )
+
+
+def _unseen_factor(snapshot: Snapshot, window_s: float, settings: Settings) -> float:
+    """Return by how much a rate that was counted is too small, where silent replicas get as much as the others."""
+    unseen = 0.0
+    for replica in snapshot.ready:
+        since_s = replica.ready_s if replica.reading is None else replica.reading.read_s
+        age_s = 0.0 if since_s is None else snapshot.time_s - since_s
+        if age_s > settings.stale_after_s:
+            unseen += min(1.0, age_s / window_s)
+    ready = len(snapshot.ready)
+    return ready / (ready - unseen) if unseen < ready else 1.0
 
 
 def _prompt_mean(state: State, totals: tuple[Totals, ...]) -> float | None:
@@ -148,51 +185,24 @@ def _difference(totals: tuple[Totals, ...], name: str, seconds: float, *, per_se
     if len(totals) < 2:
         return 0.0
     last = totals[-1]
-    first = totals[-2]
-    for entry in reversed(totals[:-1]):
-        if entry.time_s < last.time_s - seconds - 1e-6:
-            break
-        first = entry
+    first = totals[min(bisect_left(totals, last.time_s - seconds - 1e-6, key=_TIME), len(totals) - 2)]
     rise: float = getattr(last, name) - getattr(first, name)
     return rise / (last.time_s - first.time_s) if per_second else rise
 
 
-def _missed_share(totals: tuple[Totals, ...], seconds: float, least_samples: int) -> float:
-    shares = [0.0]
+def missed_share(totals: tuple[Totals, ...], seconds: float, least_samples: int) -> float | None:
+    """Return the share of first tokens or answers that missed their objective, whichever is more; None of too few."""
+    shares = []
     for missed, of_all in (("late_first_tokens", "first_tokens"), ("slow_answers", "finished")):
         samples = _difference(totals, of_all, seconds)
         if samples >= least_samples:
             shares.append(_difference(totals, missed, seconds) / samples)
-    return max(shares)
-
-
-@dataclass
-class _Steps:
-    """Compare the time of steps with what the plan says of the same steps."""
-
-    measured_s: float = 0.0
-    predicted_s: float = 0.0
-
-    def add(self, before: Reading, now: Reading, step: StepTime) -> None:
-        self.measured_s += now.step_seconds_total - before.step_seconds_total
-        self.predicted_s += step.total_s(
-            steps=now.steps_total - before.steps_total,
-            prefill_tokens=now.computed_tokens_total - before.computed_tokens_total,
-            kv_tokens=now.kv_tokens_read_total - before.kv_tokens_read_total,
-            sequences=now.sequence_steps_total - before.sequence_steps_total,
-        )
-
-    def scale(self, before: float) -> float:
-        if self.predicted_s <= 0 or self.measured_s <= 0:
-            return before
-        seen = min(max(self.measured_s / self.predicted_s, 1 - SCALE_BOUND), 1 + SCALE_BOUND)
-        return before + SCALE_WEIGHT * (seen - before)
+    return max(shares, default=None)
 
 
 def _queued(snapshot: Snapshot, settings: Settings) -> int:
     """Return the requests that wait; a silent replica is taken for as loaded as its most loaded peers."""
-    fresh = snapshot.fresh(settings.stale_after_s)
-    depths = sorted(replica.reading.queue_depth for replica in fresh if replica.reading is not None)
+    depths = sorted(reading.queue_depth for reading in snapshot.fresh_readings(settings.stale_after_s))
     imputed = depths[(3 * len(depths)) // 4] if depths else 0
     total = snapshot.held_requests
     for replica in snapshot.replicas:
@@ -213,12 +223,20 @@ def _learn_lead_time(snapshot: Snapshot, state: State) -> State:
     taken = [
         replica.ready_s - replica.created_s
         for name, replica in ready.items()
-        if name not in state.ready_names and replica.ready_s is not None and replica.ready_s > replica.created_s
+        if name not in state.ready_names
+        and name not in state.readings  # one that had served and was ready again tells nothing of starts
+        and replica.ready_s is not None
+        and 0 < replica.ready_s - replica.created_s <= MOST_LEAD_TIME_S
     ]
-    return replace(
-        state,
+    now_s = snapshot.time_s
+    since_s = {  # on this clock; only what was there before the first decision is told by the other
+        replica.name: state.pending_since_s.get(replica.name, now_s if state.totals else min(replica.created_s, now_s))
+        for replica in snapshot.pending
+    }
+    return state.changed(
         ready_names=frozenset(ready),
         lead_times_s=(*state.lead_times_s, *taken)[-50:],
+        pending_since_s=since_s,
     )
 
 
@@ -232,19 +250,24 @@ def _lead_time(state: State, settings: Settings) -> float:
 
 def _learn_growth(state: State, rates: Rates, settings: Settings, lead_time_s: float) -> State:
     """Note by how much the rate of a lead time ago has been exceeded since, for as long as queues take to notice."""
-    kept = tuple(entry for entry in state.rates if entry.time_s >= rates.time_s - lead_time_s - 10)
-    window = (*kept, rates)
-    growths = tuple(entry for entry in state.growths if entry[0] >= rates.time_s - settings.growth_memory_s)
-    if window[0].time_s <= rates.time_s - lead_time_s and window[0].long > 0:
+    window = (*_since(state.rates, rates.time_s - lead_time_s - 10), rates)
+    growths = _since(state.growths, rates.time_s - settings.growth_memory_s)
+    is_whole = state.began_s is not None and window[0].time_s >= state.began_s + LONG_S
+    if is_whole and window[0].time_s <= rates.time_s - lead_time_s and window[0].long > 0:
         growths = (*growths, (rates.time_s, max(entry.middle for entry in window) / window[0].long))
-    return replace(state, rates=window, growths=growths)
+    return state.changed(rates=window, growths=growths)
+
+
+def _since(entries: tuple[_Entry, ...], time_s: float) -> tuple[_Entry, ...]:
+    """Return what is not older than a time; entries begin with theirs, and are in order."""
+    return entries[bisect_left(entries, time_s, key=_TIME) :]
 
 
 def _growth(state: State, settings: Settings) -> float:
     if len(state.growths) < LEAST_GROWTHS:
         return settings.first_growth
-    ordered = sorted(growth for _, growth in state.growths)
-    quantile = ordered[min(len(ordered) - 1, int(settings.growth_quantile * len(ordered)))]
+    ordered = sorted(map(itemgetter(1), state.growths))
+    quantile: float = ordered[min(len(ordered) - 1, int(settings.growth_quantile * len(ordered)))]
     return min(max(1.0, quantile), settings.most_growth)
 
 

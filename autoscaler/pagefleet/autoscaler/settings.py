@@ -1,7 +1,9 @@
 """What a decision is bound to: the user's limits and objectives, the plan's speed, and the policy's own constants."""
 
+import math
 from dataclasses import dataclass
 
+from pagefleet.autoscaler.schedule import ScheduledTime
 from pagefleet.capacity.step_time import StepTime
 
 
@@ -9,7 +11,8 @@ from pagefleet.capacity.step_time import StepTime
 class ServiceSpeed:
     """What the plan says of one replica."""
 
-    step: StepTime
+    step: StepTime | None
+    """None where no data sheet tells: then it is learned from steps."""
     kv_tokens: int
     block_size: int
     max_num_seqs: int
@@ -21,7 +24,7 @@ class Settings:
     """One service's autoscaling."""
 
     speed: ServiceSpeed | None
-    """None where the plan knows no speed: then only the targets and the guard decide."""
+    """None where nobody knows what a replica holds: then only the targets and the guard decide."""
     min_replicas: int = 1
     max_replicas: int = 1
     ttft_slo_s: float | None = 2.0
@@ -30,6 +33,12 @@ class Settings:
     """Share of blocks that live sequences may hold: the user's explicit limit."""
     queue_depth_target: int = 4
     """Requests that may wait in one replica for longer than the time to the first token allows."""
+    spare_replicas: int = 0
+    """Replicas beyond what the load asks for."""
+    schedule: tuple[ScheduledTime, ...] = ()
+    """Times with more than `min_replicas`."""
+    may_scale_up: bool = True
+    may_scale_down: bool = True
     idle_to_zero_s: float | None = None
     """Time without any request after which the last replica goes; None keeps `min_replicas`."""
     lead_time_s: float = 140.0
@@ -68,3 +77,24 @@ class Settings:
     least_corrector: float = 0.9
     """Of the factor on the time of a request, which falls slowly while all objectives are met."""
     most_corrector: float = 1.6
+
+    @property
+    def mistake(self) -> str | None:
+        """Say what is impossible in the user's limits and what would work; None where all is possible."""
+        if self.min_replicas > self.max_replicas:
+            return (
+                f"minReplicas is {self.min_replicas}, more than maxReplicas {self.max_replicas}; "
+                f"write maxReplicas: {self.min_replicas} or more"
+            )
+        for name, value, least, most, example in (
+            ("minReplicas", self.min_replicas, 0, math.inf, "1"),
+            ("spareReplicas", self.spare_replicas, 0, math.inf, "1"),
+            ("targets.kvOccupancy", self.kv_occupancy_target, 0.01, 1.0, "0.8"),
+            ("targets.queueDepth", self.queue_depth_target, 1, math.inf, "4"),
+            ("slo.ttft", 1.0 if self.ttft_slo_s is None else self.ttft_slo_s, 1e-6, math.inf, "2s"),
+            ("slo.itl", 1.0 if self.itl_slo_s is None else self.itl_slo_s, 1e-6, math.inf, "100ms"),
+            ("scaleToZero.idle", 1.0 if self.idle_to_zero_s is None else self.idle_to_zero_s, 1e-6, math.inf, "10m"),
+        ):
+            if not least <= value <= most:
+                return f"{name} is {value:g}, which is impossible; write for example {name}: {example}"
+        return None

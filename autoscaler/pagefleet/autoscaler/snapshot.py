@@ -81,7 +81,7 @@ class Snapshot:
     held_requests: int = 0
     """Requests that a gateway holds because no replica is ready."""
     schedulable: int | None = None
-    """Replicas for which there are free accelerators beside those that exist; None is not known."""
+    """Replicas for which there is room beside those that exist; None is not known."""
 
     @property
     def ready(self) -> tuple[Replica, ...]:
@@ -100,3 +100,12 @@ class Snapshot:
             for replica in self.ready
             if replica.reading is not None and self.time_s - replica.reading.read_s <= oldest_s
         )
+
+    @property
+    def ready_readings(self) -> list[Reading]:
+        """Return the latest reports of the ready replicas, however old."""
+        return [replica.reading for replica in self.ready if replica.reading is not None]
+
+    def fresh_readings(self, oldest_s: float) -> list[Reading]:
+        """Return the reports of the ready replicas that are not older than this."""
+        return [reading for reading in self.ready_readings if self.time_s - reading.read_s <= oldest_s]

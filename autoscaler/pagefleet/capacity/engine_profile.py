@@ -107,8 +107,8 @@ PAGEFLEET_CPU = EngineProfile(
     qkv_copies=3,
     intermediate_copies=4,
     sampling_bytes_per_logit=24,
-    runtime_bytes=384 * MIB,  # measured: DESIGN.md
-    runtime_bytes_in_parallel=384 * MIB,
+    runtime_bytes=332 * MIB,  # measured: DESIGN.md
+    runtime_bytes_in_parallel=332 * MIB,
     copies_tied_head=True,
     # Measured on a 125M model in float32: engine_image/NOTES.md, C kernels against torch.
     speed=SpeedPriors(weight_stream=0.8, kv_stream=0.7, compute=0.9, decode_compute=1.0, step_overhead_s=0.0005),

@@ -12,10 +12,11 @@ from pagefleet.autoscaler.simulate.fleet import Conditions, Fleet, simulate
 from pagefleet.autoscaler.simulate.outcome import Outcome
 from pagefleet.autoscaler.simulate.policies.fixed import Static
 from pagefleet.autoscaler.simulate.policies.ours import LeadTimeCapacity
-from pagefleet.autoscaler.simulate.replica import Replica
+from pagefleet.autoscaler.simulate.replica import EngineModel, Replica
 from pagefleet.autoscaler.simulate.router import LeastRequests, PrefixAffinity, Router, Skewed, StaleLeastRequests
 from pagefleet.autoscaler.simulate.workload import Arrival, Workload, from_rates, lognormal_lengths
 from pagefleet.autoscaler.snapshot import Snapshot
+from pagefleet.capacity.step_time import StepTime
 
 LENGTHS = lognormal_lengths(2000, prompt_mean=1100, output_mean=200, sigma=0.8, seed=1)
 CONDITIONS = Conditions(engine=LARGE_MODEL, initial_replicas=3, max_replicas=12, cold_start_s=(100.0, 140.0))
@@ -172,6 +173,27 @@ class TestOurPolicyUnderFaults:
         outcome, _ = run_ours(steady(16.0, 900), slow)
         assert outcome.replicas
         assert outcome.replicas[-1][1] > (believed.replicas[-1][1] if believed.replicas else 3)
+
+    def test_a_speed_that_no_plan_knows_is_learned(self) -> None:
+        small = EngineModel(
+            step=StepTime(base_s=0.03, prefill_token_s=4e-4, kv_token_s=1e-7, sequence_s=2.5e-3),
+            kv_tokens=60_000,
+            max_num_seqs=64,
+            max_num_batched_tokens=512,
+        )
+        conditions = Conditions(engine=small, cold_start_s=(20.0, 30.0))
+        lengths = lognormal_lengths(2000, prompt_mean=120, output_mean=80, sigma=0.6, seed=1)
+        workload = from_rates("cpu", [(200, 0.5), (300, 4.0)], lengths, seed=5)
+        planned, by_plan = run_ours(workload, conditions)
+        speed = our_settings(Case(name="", workload=workload, conditions=conditions)).speed
+        assert speed is not None
+        learned, by_steps = run_ours(workload, conditions, speed=replace(speed, step=None))
+
+        assert by_steps[0].speed_source is None
+        assert by_steps[-1].speed_source == "learned"
+        assert by_plan[-1].desired > 2
+        assert abs(by_steps[-1].desired - by_plan[-1].desired) <= 1
+        assert learned.attainment > planned.attainment - 0.03
 
     @pytest.mark.parametrize("replicas", [3, 6])
     def test_an_idle_service_sleeps_and_wakes(self, replicas: int) -> None:

@@ -4,22 +4,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pagefleet.autoscaler.simulate.cases import (
+    OURS,
     Candidate,
     Case,
     baseline_candidates,
     clairvoyant_candidates,
     our_candidate,
+    readiness_candidates,
     static_candidates,
 )
-from pagefleet.autoscaler.simulate.frontier import Point, best_tuned
+from pagefleet.autoscaler.simulate.frontier import TUNED_FAMILIES, Point, best_tuned, is_ours
 
-OURS = "pagefleet"
 SPEED_ERROR = 0.15
 CLAIRVOYANT_POINTS, CLAIRVOYANT_HOURS = 0.01, 1.15
 CALM_CASES = ("conv x 6", "day 3")
 SURGE_CASE, SURGE_ATTAINMENT = "day 9", 0.95
 ERROR_POINTS, ERROR_HOURS = 0.02, 1.25
-TUNED_FAMILIES = ("HPA in-flight", "WVA V2")
 LEAST_DOMINATED_CASES = 4
 
 
@@ -39,6 +39,7 @@ def acceptance_candidates(case: Case) -> list[Candidate]:
         our_candidate(case),
         our_candidate(case, speed_error=SPEED_ERROR),
         our_candidate(case, speed_error=-SPEED_ERROR),
+        *readiness_candidates(case),
         *clairvoyant_candidates(case),
         *static_candidates(),
         *baseline_candidates(case),
@@ -51,6 +52,7 @@ def quick_candidates(case: Case) -> list[Candidate]:
         our_candidate(case),
         our_candidate(case, speed_error=SPEED_ERROR),
         our_candidate(case, speed_error=-SPEED_ERROR),
+        *readiness_candidates(case),
         *clairvoyant_candidates(case),
     ]
 
@@ -75,7 +77,7 @@ def judge(points: Mapping[str, Sequence[Point]], *, lead_time_s: float) -> list[
 
 def _judge_case(case: str, points: Sequence[Point], *, lead_time_s: float) -> list[Verdict]:
     ours = next(point for point in points if point.name == OURS)
-    field = [point for point in points if point.family not in (OURS, "clairvoyant", "static")]
+    field = [point for point in points if not is_ours(point.family) and point.family not in ("clairvoyant", "static")]
     verdicts = [_flaps_little(case, ours, lead_time_s)]
     if field:
         better = [point for point in field if point.dominates(ours)]
@@ -143,4 +145,6 @@ def _dominates_tuned(points: Sequence[Point]) -> bool:
 
 def describe(point: Point) -> str:
     """Return a point in a few words."""
-    return f"{point.name} {100 * point.outcome.attainment:.1f} % at {point.outcome.replica_hours:.1f} h"
+    least, most = ("", "") if point.outcome.stopped_s is None else ("more than ", "less than ")
+    share = f"{most}{100 * point.outcome.attainment:.1f} %"
+    return f"{point.name} {share} at {least}{point.outcome.replica_hours:.1f} h"

@@ -1,10 +1,12 @@
 """The workloads on which policies are compared, and the policies with the targets that are tried."""
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
+from pagefleet.autoscaler.decision_record import Record
 from pagefleet.autoscaler.settings import ServiceSpeed, Settings
 from pagefleet.autoscaler.simulate.fleet import Conditions, Policy
 from pagefleet.autoscaler.simulate.policies.aibrix import Apa
@@ -14,9 +16,16 @@ from pagefleet.autoscaler.simulate.policies.hpa import Hpa, Keda, in_flight, occ
 from pagefleet.autoscaler.simulate.policies.kpa import Kpa
 from pagefleet.autoscaler.simulate.policies.ours import LeadTimeCapacity
 from pagefleet.autoscaler.simulate.policies.wva import SaturationV1, SaturationV2
+from pagefleet.autoscaler.simulate.readiness import Readiness, quick_start_s
 from pagefleet.autoscaler.simulate.replica import EngineModel
 from pagefleet.autoscaler.simulate.trace_files import read_azure, read_mooncake, read_rates
-from pagefleet.autoscaler.simulate.workload import Workload, from_rates, normal_lengths, repeated
+from pagefleet.autoscaler.simulate.workload import (
+    Workload,
+    from_rates,
+    lognormal_lengths,
+    normal_lengths,
+    repeated,
+)
 from pagefleet.capacity.step_time import StepTime, serve
 from pagefleet.capacity.workload import Lengths
 from pagefleet.capacity.workload import Workload as PlannedLoad
@@ -26,6 +35,7 @@ LARGE_MODEL = EngineModel(
 )
 """A 70B model on four H100, by the planner's priors."""
 CASE_NAMES = ("conv x 6", "code x 4", "day 3", "day 9", "prefill step", "mooncake")
+OURS = "pagefleet"
 DAY_SPEEDUP = 6
 DAY_RATE_PER_S = 25.0
 
@@ -37,6 +47,9 @@ class Case:
     name: str
     workload: Workload
     conditions: Conditions
+    router: str = "least-requests"
+    """One of `ROUTERS`."""
+    readiness: Readiness = field(default_factory=Readiness)
 
 
 def acceptance_cases(traces: Path, *, engine: EngineModel = LARGE_MODEL, seed: int = 0) -> Iterator[Case]:
@@ -66,6 +79,21 @@ def trace_case(path: Path, *, times: int, initial_replicas: int, max_replicas: i
     return Case(name=workload.name, workload=workload, conditions=conditions)
 
 
+def chats_case(
+    rates: Sequence[tuple[float, float]],
+    *,
+    prompt_tokens: float,
+    output_tokens: float,
+    initial_replicas: int,
+    max_replicas: int,
+    seed: int,
+) -> Case:
+    """Return generated chats along stretches of (seconds, requests per second), of log-normal lengths."""
+    lengths = lognormal_lengths(5000, prompt_mean=prompt_tokens, output_mean=output_tokens, sigma=0.8, seed=seed)
+    conditions = Conditions(engine=LARGE_MODEL, initial_replicas=initial_replicas, max_replicas=max_replicas, seed=seed)
+    return Case(name="chats", workload=from_rates("chats", rates, lengths, seed=seed), conditions=conditions)
+
+
 def generated_case(*, seed: int) -> Case:
     """Return the case that needs no trace: long prompts at three times the rate for half an hour."""
     conditions = Conditions(engine=LARGE_MODEL, initial_replicas=2, seed=seed)
@@ -93,6 +121,8 @@ class Candidate:
     family: str
     setting: str
     make: Callable[[], Policy]
+    cold_start_s: tuple[float, float] | None = None
+    """Least and most seconds of a start, where they are not the case's."""
 
     @property
     def name(self) -> str:
@@ -138,11 +168,32 @@ def service_rate(case: Case) -> float:
     return service.requests_per_s
 
 
-def our_candidate(case: Case, *, speed_error: float = 0.0) -> Candidate:
-    """Return our policy."""
+def our_candidate(case: Case, *, speed_error: float = 0.0, log: Callable[[Record], None] | None = None) -> Candidate:
+    """Return our policy; `log` gets each of its decisions."""
     settings = our_settings(case, speed_error=speed_error)
     setting = f"speed {speed_error:+.0%}" if speed_error else ""
-    return Candidate(family="pagefleet", setting=setting, make=lambda: LeadTimeCapacity(settings))
+    make = partial(LeadTimeCapacity, settings, name=case.name, log=log)
+    return Candidate(family=OURS, setting=setting, make=make)
+
+
+def readiness_candidates(case: Case) -> list[Candidate]:
+    """Return our policy with each thing that lets a surge find replicas ready."""
+    settings, ready, found = our_settings(case), case.readiness, []
+
+    def add(what: str, setting: str, cold_start_s: tuple[float, float] | None = None, **changes: Any) -> None:
+        make = partial(LeadTimeCapacity, replace(settings, **changes))
+        family = f"{OURS} + {what}"
+        found.append(Candidate(family=family, setting=setting, make=make, cold_start_s=cold_start_s))
+
+    if ready.hints:
+        told = ", ".join(f"{hint.min_replicas} from {hint.begin}" for hint in ready.hints)
+        add("hints", told, schedule=ready.hints)
+    if ready.spare_replicas:
+        add("spare", f"{ready.spare_replicas}", spare_replicas=ready.spare_replicas)
+    if ready.start_s is not None:
+        start_s = quick_start_s(case.conditions, ready.start_s)
+        add("start", f"{ready.start_s:g} s", start_s, lead_time_s=ready.start_s)
+    return found
 
 
 def clairvoyant_candidates(case: Case) -> list[Candidate]:

@@ -8,13 +8,13 @@ import heapq
 import random
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
 
 from pagefleet.autoscaler.simulate.faults import Faults
 from pagefleet.autoscaler.simulate.outcome import Outcome, summarize
-from pagefleet.autoscaler.simulate.replica import EngineModel, Replica, Request
+from pagefleet.autoscaler.simulate.replica import Counters, EngineModel, Replica, Request
 from pagefleet.autoscaler.simulate.router import LeastRequests, Router
 from pagefleet.autoscaler.simulate.workload import Workload
 from pagefleet.autoscaler.snapshot import Reading, ReplicaPhase, Snapshot
@@ -60,6 +60,8 @@ class _Pod:
     name: str
     replica: Replica
     created_s: float
+    slowdown: float = 1.0
+    end_step: Callable[[float], None] = lambda _now_s: None
     phase: ReplicaPhase = ReplicaPhase.PENDING
     ready_s: float | None = None
     gone_s: float | None = None
@@ -67,13 +69,33 @@ class _Pod:
     """The latest that the policy may see, and younger ones that are still on their way."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """Where a run can end early, because what comes cannot change how it compares; the default is never."""
+
+    most_replica_hours: float = float("inf")
+    most_missed: float = float("inf")
+    """Requests that were late or slow."""
+
+
+NO_LIMITS = Limits()
+
+
 class Fleet:
     """Run one policy over one workload."""
 
     def __init__(
-        self, workload: Workload, conditions: Conditions, policy: Policy, *, router: Router | None = None
+        self,
+        workload: Workload,
+        conditions: Conditions,
+        policy: Policy,
+        *,
+        router: Router | None = None,
+        limits: Limits = NO_LIMITS,
     ) -> None:
         self._workload = workload
+        self._limits = limits
+        self._stopped_s: float | None = None
         self._conditions = conditions
         self._policy = policy
         self._router = router or LeastRequests()
@@ -93,27 +115,40 @@ class Fleet:
         """Play the workload to its end and return what came of it."""
         for _ in range(self._conditions.initial_replicas):
             self._become_ready(self._create(0.0), 0.0)
+        for time_s, name in self._conditions.faults.counters_begin_again_s:
+            self._schedule(time_s, partial(self._count_again, name))
+        for time_s, replicas in self._conditions.faults.written_by_others:
+            self._schedule(time_s, partial(self._scale, replicas))
         self._schedule(0.0, self._scrape)
         self._schedule(0.0, self._tick)
         arrivals = iter(self._workload.arrivals)
         arrival = next(arrivals, None)
-        while self._events:
-            due_s = self._events[0][0]
+        events = self._events
+        while events and self._stopped_s is None:
+            due_s = events[0][0]
             if arrival is not None and arrival.time_s <= due_s:
                 request = Request(arrival)
                 self._requests.append(request)
                 self._place(request, arrival.time_s)
                 arrival = next(arrivals, None)
                 continue
-            now_s, _, act = heapq.heappop(self._events)
-            is_past = arrival is None and now_s > self._workload.duration_s
-            if is_past and (now_s > self._end_s or self._is_idle()):
+            now_s, _, act = heapq.heappop(events)
+            if arrival is None and now_s > self._workload.duration_s and (now_s > self._end_s or self._is_idle()):
                 break
             act(now_s)
+        return self._outcome()
+
+    def _outcome(self) -> Outcome:
+        requests, unseen = self._requests, 0
+        if self._stopped_s is not None:  # what has not come, or not ended, counts as in time
+            requests = [request for request in requests if request.end_s is not None]
+            unseen = len(self._workload.arrivals) - len(requests)
         return summarize(
-            self._requests,
-            [(pod.created_s, pod.gone_s) for pod in self._gone + self._pods],
+            requests,
+            [(pod.created_s, self._stopped_s if pod.gone_s is None else pod.gone_s) for pod in self._gone + self._pods],
             self._scales,
+            unseen=unseen,
+            stopped_s=self._stopped_s,
             duration_s=self._workload.duration_s,
             ttft_slo_s=self._conditions.ttft_slo_s,
             itl_slo_s=self._conditions.itl_slo_s,
@@ -132,9 +167,10 @@ class Fleet:
             self._begin_step(next(pod for pod in self._ready if pod.replica is replica), now_s)
 
     def _begin_step(self, pod: _Pod, now_s: float) -> None:
-        took_s = pod.replica.begin_step()
+        took_s = pod.replica.begin_step(pod.slowdown)
         if took_s is not None:
-            self._schedule(now_s + took_s * self._conditions.faults.slowdown(pod.name), partial(self._end_step, pod))
+            self._number += 1
+            heapq.heappush(self._events, (now_s + took_s, self._number, pod.end_step))
 
     def _end_step(self, pod: _Pod, now_s: float) -> None:
         pod.replica.end_step(now_s)
@@ -150,7 +186,9 @@ class Fleet:
 
     def _create(self, now_s: float) -> _Pod:
         replica = Replica(self._conditions.engine, self._conditions.ttft_slo_s, self._conditions.itl_slo_s)
-        pod = _Pod(f"replica-{len(self._pods) + len(self._gone)}", replica, now_s)
+        name = f"replica-{len(self._pods) + len(self._gone)}"
+        pod = _Pod(name, replica, now_s, slowdown=self._conditions.faults.slowdown(name))
+        pod.end_step = partial(self._end_step, pod)
         self._pods.append(pod)
         return pod
 
@@ -208,19 +246,25 @@ class Fleet:
         for pod in self._pods:
             lost = self._draws.random() < conditions.scrape_loss
             if pod.phase is not ReplicaPhase.PENDING and not lost and not conditions.faults.is_silent(pod.name, now_s):
-                pod.readings.append(_read(pod.replica, now_s))
+                pod.readings.append(conditions.faults.report(pod.name, _read(pod.replica, now_s)))
         self._schedule(now_s + conditions.scrape_interval_s, self._scrape)
 
+    def _count_again(self, name: str, _now_s: float) -> None:
+        for pod in self._pods:
+            if pod.name == name:
+                pod.replica.counters = Counters()
+
     def _tick(self, now_s: float) -> None:
+        clock_s = self._conditions.faults.clock_s
         snapshot = Snapshot(
-            time_s=now_s,
+            time_s=clock_s(now_s),
             replicas=tuple(
                 SeenReplica(
                     name=pod.name,
                     phase=pod.phase,
                     created_s=pod.created_s,
                     ready_s=pod.ready_s,
-                    reading=self._latest_reading(pod, now_s),
+                    reading=_at(clock_s, self._latest_reading(pod, now_s)),
                 )
                 for pod in self._pods
             ),
@@ -228,7 +272,19 @@ class Fleet:
             held_requests=len(self._held),
         )
         self._scale(self._policy.desired(snapshot), now_s)
+        if self._is_decided(now_s):
+            self._stopped_s = now_s
         self._schedule(now_s + self._policy.interval_s, self._tick)
+
+    def _is_decided(self, now_s: float) -> bool:
+        """Tell whether the run has gone beyond its limits; a request that is late and slow counts once."""
+        if self._limits is NO_LIMITS:
+            return False
+        pods = self._gone + self._pods
+        late = sum(pod.replica.counters.late_first_tokens for pod in pods)
+        slow = sum(pod.replica.counters.slow_answers for pod in pods)
+        hours = sum((now_s if pod.gone_s is None else pod.gone_s) - pod.created_s for pod in pods) / 3600
+        return hours > self._limits.most_replica_hours or max(late, slow) > self._limits.most_missed
 
     def _latest_reading(self, pod: _Pod, now_s: float) -> Reading | None:
         seen_s = now_s - self._conditions.scrape_delay_s
@@ -239,6 +295,11 @@ class Fleet:
     def _schedule(self, due_s: float, act: Callable[[float], None]) -> None:
         self._number += 1  # what is due at one time happens in the order in which it was scheduled
         heapq.heappush(self._events, (due_s, self._number, act))
+
+
+def _at(clock_s: Callable[[float], float], reading: Reading | None) -> Reading | None:
+    """Return a reading with the time at which it was made, as the autoscaler's clock showed it then."""
+    return None if reading is None else replace(reading, read_s=clock_s(reading.read_s))
 
 
 def _read(replica: Replica, now_s: float) -> Reading:
@@ -269,6 +330,13 @@ def _read(replica: Replica, now_s: float) -> Reading:
     )
 
 
-def simulate(workload: Workload, conditions: Conditions, policy: Policy, *, router: Router | None = None) -> Outcome:
+def simulate(
+    workload: Workload,
+    conditions: Conditions,
+    policy: Policy,
+    *,
+    router: Router | None = None,
+    limits: Limits = NO_LIMITS,
+) -> Outcome:
     """Run one policy over one workload and return what came of it."""
-    return Fleet(workload, conditions, policy, router=router).run()
+    return Fleet(workload, conditions, policy, router=router, limits=limits).run()

@@ -24,6 +24,8 @@ class Outcome:
     preemptions: int
     replicas: tuple[tuple[float, int], ...]
     """(time, replicas specified from then on)."""
+    stopped_s: float | None = None
+    """Where the run ended early: then it serves at most `attainment`, for at least `replica_hours`."""
 
     @property
     def attainment(self) -> float:
@@ -40,6 +42,8 @@ def summarize(
     ttft_slo_s: float,
     itl_slo_s: float,
     preemptions: int,
+    unseen: int = 0,
+    stopped_s: float | None = None,
 ) -> Outcome:
     """Judge requests by both objectives, and lives of pods (created, gone) by the hours until the last arrival."""
     ttfts_s = sorted(
@@ -52,8 +56,8 @@ def summarize(
     )
     directions = [after > before for _, before, after in scales]
     return Outcome(
-        requests=len(requests),
-        in_time=sum(_is_in_time(request, ttft_slo_s, itl_slo_s) for request in requests),
+        requests=len(requests) + unseen,
+        in_time=unseen + sum(_is_in_time(request, ttft_slo_s, itl_slo_s) for request in requests),
         unfinished=sum(request.end_s is None for request in requests),
         replica_hours=hours / 3600,
         ttft_p50_s=_quantile(ttfts_s, 0.5),
@@ -66,6 +70,7 @@ def summarize(
         ),
         preemptions=preemptions,
         replicas=((0.0, scales[0][1]), *((time_s, after) for time_s, _, after in scales)) if scales else (),
+        stopped_s=stopped_s,
     )
 
 

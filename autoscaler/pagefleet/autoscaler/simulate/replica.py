@@ -95,6 +95,8 @@ class Replica:
     _decoding: dict[Request, None] = field(default_factory=dict)  # in order of admission
     _prefilling: dict[Request, None] = field(default_factory=dict)
     _due: defaultdict[int, list[Request]] = field(default_factory=lambda: defaultdict(list))
+    _block_size: int = 0
+    _blocks_total: int = 0
     _growing: list[int] = field(default_factory=list)  # by the step's number modulo the block size
     _context: int = 0  # tokens of decoding sequences in the cache
     _blocks_active: int = 0
@@ -104,6 +106,7 @@ class Replica:
 
     def __post_init__(self) -> None:
         self._growing = [0] * self.model.block_size
+        self._block_size, self._blocks_total = self.model.block_size, self.model.blocks_total
 
     # ---- what a report shows ----
 
@@ -148,16 +151,16 @@ class Replica:
         self.in_flight += 1
         self.waiting.append(request)
 
-    def begin_step(self) -> float | None:
+    def begin_step(self, slowdown: float = 1.0) -> float | None:
         """Form a batch and return the seconds that its step takes; None when there is nothing to do."""
-        self._make_room_for_decoding()
-        decoding = len(self._decoding)
-        if not decoding and not self._prefilling and not self.waiting:
-            return None
-        prompt_tokens = self._schedule_prompts(max(0, self.model.max_num_batched_tokens - decoding))
+        if self._growing[self._step % self._block_size]:
+            self._make_room_for_decoding()
+        decoding, prompt_tokens = len(self._decoding), 0
+        if self.waiting or self._prefilling:
+            prompt_tokens = self._schedule_prompts(max(0, self.model.max_num_batched_tokens - decoding))
         if not decoding and not prompt_tokens:
             return None  # the request at the head does not fit, alone as it is
-        took_s = self.model.step.total_s(
+        took_s = slowdown * self.model.step.total_s(
             steps=1, prefill_tokens=prompt_tokens, kv_tokens=self._context, sequences=decoding
         )
         counters = self.counters
@@ -180,14 +183,8 @@ class Replica:
                 self._stop_decoding(request)
                 self._finish(request, now_s)
                 ended.append(request)
-        for request in self._finishing_prompts:
-            self._first_token(request, now_s)
-            if request.arrival.output_tokens <= request._generated + 1:
-                self._finish(request, now_s)
-                ended.append(request)
-            else:
-                self._start_decoding(request)
-        self._finishing_prompts.clear()
+        if self._finishing_prompts:
+            ended += self._end_prompts(now_s)
         self._step += 1
         return ended
 
@@ -246,6 +243,18 @@ class Replica:
 
     # ---- decoding ----
 
+    def _end_prompts(self, now_s: float) -> list[Request]:
+        ended = []
+        for request in self._finishing_prompts:
+            self._first_token(request, now_s)
+            if request.arrival.output_tokens <= request._generated + 1:
+                self._finish(request, now_s)
+                ended.append(request)
+            else:
+                self._start_decoding(request)
+        self._finishing_prompts.clear()
+        return ended
+
     def _start_decoding(self, request: Request) -> None:
         left = request.arrival.output_tokens - request._generated - 1
         request._decode_from = self._step
@@ -264,10 +273,10 @@ class Replica:
         return (request._decode_from + 1 - request.to_compute) % self.model.block_size
 
     def _make_room_for_decoding(self) -> None:
-        needed = self._growing[self._step % self.model.block_size]
-        while needed and self._blocks_active + needed > self.model.blocks_total:
+        needed = self._growing[self._step % self._block_size]
+        while needed and self._blocks_active + needed > self._blocks_total:
             self._preempt()
-            needed = self._growing[self._step % self.model.block_size]
+            needed = self._growing[self._step % self._block_size]
         self._take_blocks(needed)
 
     def _preempt(self) -> None:
@@ -298,6 +307,8 @@ class Replica:
 
     def _take_blocks(self, count: int) -> None:
         self._blocks_active += count
+        if not self._cached:
+            return
         per_hash = self.model.hash_block_tokens // self.model.block_size
         while self._cached and self._blocks_active + len(self._cached) * per_hash > self.model.blocks_total:
             self._cached.popitem(last=False)

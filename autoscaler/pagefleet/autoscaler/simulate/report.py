@@ -4,12 +4,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pagefleet.autoscaler.simulate.acceptance import OURS, Verdict
-from pagefleet.autoscaler.simulate.frontier import Point, best_tuned, frontier
+from pagefleet.autoscaler.simulate.acceptance import Verdict
+from pagefleet.autoscaler.simulate.cases import OURS
+from pagefleet.autoscaler.simulate.frontier import Point, best_tuned, frontier, is_ours
 
 
 def as_markdown(points: Mapping[str, Sequence[Point]]) -> str:
-    """Return one row per family with its best-tuned point on each case: % served in time @ replica hours."""
+    """Return one row per family with its best-tuned point on each case: % served in time @ replica hours.
+
+    `<` and `>` stand before the numbers of runs that ended early because they had lost.
+    """
     cases = list(points)
     families = list(dict.fromkeys(point.family for of_case in points.values() for point in of_case))
     lines = [f"| policy | {' | '.join(cases)} |", "|---" * (len(cases) + 1) + "|"]
@@ -23,7 +27,7 @@ def _cell(points: Sequence[Point], family: str) -> str:
     if not points:
         return "-"
     best = points[0] if family == OURS else best_tuned(points)
-    text = f"{100 * best.outcome.attainment:.1f} @ {best.outcome.replica_hours:.1f}"
+    text = best.figures
     return f"**{text}**" if family == OURS else f"{text} ({best.setting})" if best.setting else text
 
 
@@ -45,6 +49,7 @@ def as_json(points: Mapping[str, Sequence[Point]], verdicts: Sequence[Verdict]) 
                 "reversals": len(point.outcome.reversals_s),
                 "preemptions": point.outcome.preemptions,
                 "unfinished": point.outcome.unfinished,
+                "stopped_s": point.outcome.stopped_s,
                 "regret": None
                 if bound is None
                 else {
@@ -68,7 +73,11 @@ def _finite(seconds: float) -> float | None:
 
 
 def plot_frontiers(points: Mapping[str, Sequence[Point]], path: Path) -> None:
-    """Draw % served in time over replica hours, one panel per case, one line per family; needs matplotlib."""
+    """Draw % served in time over replica hours, one panel per case, one line per family; needs matplotlib.
+
+    Runs that ended early are left out: bounds are no points.
+    """
+    from matplotlib import colormaps
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -81,15 +90,15 @@ def plot_frontiers(points: Mapping[str, Sequence[Point]], path: Path) -> None:
         axes = figure.add_subplot(rows, columns, index + 1)
         ours = next((point for point in of_case if point.name == OURS), None)
         for color, family in enumerate(families):
-            line = frontier([point for point in of_case if point.family == family])
+            line = frontier([point for point in of_case if point.family == family and point.outcome.stopped_s is None])
             if family == OURS and ours is not None:
                 line = [ours]
             axes.plot(
                 [point.outcome.replica_hours for point in line],
                 [100 * point.outcome.attainment for point in line],
-                marker="*" if family == OURS else "o",
-                markersize=16 if family == OURS else 4,
-                color="black" if family == OURS else f"C{color % 10}",
+                marker="*" if is_ours(family) else "o",
+                markersize=16 if family == OURS else 10 if is_ours(family) else 4,
+                color="black" if family == OURS else colormaps["tab20"](color % 20),
                 linestyle="--" if family in ("clairvoyant", "static") else "-",
                 linewidth=1,
                 zorder=3 if family == OURS else 2,

@@ -1,11 +1,14 @@
 """Which replica gets a request."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from pagefleet.autoscaler.simulate.replica import Replica
 from pagefleet.autoscaler.simulate.workload import Arrival
+
+STALE_S = 5.0
+"""Time between two polls of a router that asks replicas for their load."""
 
 
 class Router(Protocol):
@@ -14,6 +17,18 @@ class Router(Protocol):
     def choose(self, arrival: Arrival, replicas: Sequence[Replica], now_s: float, /) -> Replica:
         """Return the replica that gets this arrival."""
         ...
+
+
+class RoundRobin:
+    """Choose one after the other."""
+
+    def __init__(self) -> None:
+        self._placed = 0
+
+    def choose(self, _arrival: Arrival, replicas: Sequence[Replica], _now_s: float, /) -> Replica:
+        """Return the replica that gets this arrival."""
+        self._placed += 1
+        return replicas[self._placed % len(replicas)]
 
 
 class LeastRequests:
@@ -65,3 +80,12 @@ class Skewed:
         if len(replicas) == 1 or self._draws.random() < self._share:
             return replicas[0]
         return min(replicas[1:], key=lambda replica: replica.in_flight)
+
+
+ROUTERS: Mapping[str, Callable[[], Router]] = {
+    "least-requests": LeastRequests,
+    "round-robin": RoundRobin,
+    "stale": lambda: StaleLeastRequests(STALE_S),
+    "prefix": PrefixAffinity,
+}
+"""By the name that a command takes."""

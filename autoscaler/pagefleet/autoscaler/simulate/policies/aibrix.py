@@ -25,7 +25,7 @@ class Apa:
     def desired(self, snapshot: Snapshot) -> int:
         """Return the number of replicas that should exist."""
         now_s, current = snapshot.time_s, snapshot.specified
-        values = [self._metric(replica.reading) for replica in snapshot.ready if replica.reading is not None]
+        values = [self._metric(reading) for reading in snapshot.ready_readings]
         if values:
             self._seen.append((now_s, sum(values) / len(values)))
         while self._seen and self._seen[0][0] <= now_s - STABLE_S:

@@ -21,7 +21,7 @@ class Load:
     def desired(self, snapshot: Snapshot) -> int:
         """Return the number of replicas that should exist."""
         current = snapshot.specified
-        loads = [self._load(replica.reading) for replica in snapshot.ready if replica.reading is not None]
+        loads = [self._load(reading) for reading in snapshot.ready_readings]
         if not loads or snapshot.pending:
             return current
         if all(load > self._up for load in loads):

@@ -63,7 +63,7 @@ class _Autoscaler(ABC):
 
     def desired(self, snapshot: Snapshot) -> int:
         """Return the number of replicas that should exist."""
-        readings = [replica.reading for replica in snapshot.ready if replica.reading is not None]
+        readings = snapshot.ready_readings
         if not readings:
             return snapshot.specified
         current = snapshot.specified

@@ -95,7 +95,7 @@ class SaturationV2(_Optimizer):
         self._input, self._output = 1000.0, 200.0
 
     def _optimize(self, snapshot: Snapshot) -> int:
-        readings = [replica.reading for replica in snapshot.ready if replica.reading is not None]
+        readings = snapshot.ready_readings
         if not readings:
             return snapshot.specified
         self._learn_lengths(snapshot)
