@@ -34,6 +34,7 @@ def pod(revision: str, number: int = 1, **fields: Any) -> PodRecord:
         "revision": revision,
         "phase": "Pending",
         "created": NOW - timedelta(seconds=5),
+        "traffic": "on",
     }
     return PodRecord(**{**base, **fields})
 

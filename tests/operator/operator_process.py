@@ -46,10 +46,12 @@ KINDS = (
 class OperatorProcess:
     """One operator for one namespace; killed at the end of a `with` block."""
 
+    PROGRAM = "operator"
+
     def __init__(self, cluster: Cluster, namespace: str, folder: Path, *, identity: str = "one", **env: str) -> None:
         self.identity = identity
-        self._log = folder / f"operator-{identity}-{time.monotonic_ns()}.log"
-        command = [sys.executable, "-m", "pagefleet.cli", "operator", "run", "--namespace", namespace]
+        self._log = folder / f"{self.PROGRAM}-{identity}-{time.monotonic_ns()}.log"
+        command = [sys.executable, "-m", "pagefleet.cli", self.PROGRAM, "run", "--namespace", namespace]
         environment = {
             **os.environ,
             "PAGEFLEET_NAMESPACE": namespace,
@@ -57,6 +59,7 @@ class OperatorProcess:
             "PAGEFLEET_ENGINE_IMAGE": "registry.example/engine:1",
             "PAGEFLEET_HTTP_PORT": "0",
             "PAGEFLEET_HUB": "off",
+            "PAGEFLEET_ENDPOINT_DELAY": "1",  # there is no proxy to wait for
             **env,
         }
         with self._log.open("w") as log:
@@ -99,17 +102,21 @@ class OperatorProcess:
         self._process.send_signal(signal.SIGTERM)
         return self._process.wait(timeout=PATIENCE_S)
 
+    @property
+    def port(self) -> int:
+        """Its HTTP port, once it listens."""
+        return int(wait_for("its port is known", lambda: re.search(r"metrics on port (\d+)", self.log))[1])
+
     def get(self, path: str) -> str:
         """Ask its HTTP port."""
-        found = wait_for("its port is known", lambda: re.search(r"metrics on port (\d+)", self.log))
-        with urllib.request.urlopen(f"http://127.0.0.1:{found[1]}{path}", timeout=PATIENCE_S) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=PATIENCE_S) as answer:
             return str(answer.read().decode())
 
     def writes(self) -> float:
         """Return how many objects it has written."""
         return sum(
             float(value)
-            for value in re.findall(r"^pagefleet_operator_writes_total\S* (\S+)$", self.get("/metrics"), re.M)
+            for value in re.findall(rf"^pagefleet_{self.PROGRAM}_writes_total\S* (\S+)$", self.get("/metrics"), re.M)
         )
 
 

@@ -1,4 +1,4 @@
-"""`pagefleet.operator.leader` on real Leases, with short times."""
+"""`pagefleet.api.leader` on real Leases, with short times."""
 
 import asyncio
 import time
@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 import pytest
 
 from pagefleet.api.client import KubernetesClient
+from pagefleet.api.leader import LeaderElection, LeaseSettings
 from pagefleet.api.resources import LEASES
-from pagefleet.operator.leader import LeaderElection, LeaseSettings
 from tests.operator.operator_process import Team
 
 pytestmark = pytest.mark.timeout(60)

@@ -10,7 +10,15 @@ import pytest
 from pagefleet.api.capacity import CapacityReport, EnginePhase
 from pagefleet.api.conditions import Condition, find_condition
 from pagefleet.api.v1alpha1 import InferenceService, InferenceServiceStatus
-from pagefleet.operator.plan.observed import Accelerators, ApplyFailure, Ended, Observed, PodRecord, Progress
+from pagefleet.operator.plan.observed import (
+    Accelerators,
+    ApplyFailure,
+    DrainReport,
+    Ended,
+    Observed,
+    PodRecord,
+    Progress,
+)
 from pagefleet.operator.plan.planner import Plan
 from tests.operator.builders import NOW, SETTINGS, applied, find, make_plan, pod, ready_pod, revision_of, service
 
@@ -91,7 +99,12 @@ def test_a_changed_spec_surges_and_the_old_revision_goes_with_its_objects() -> N
     both = make_plan(new, applied(surging, ready_pod(was), ready_pod(now)))
     assert both.scale is not None
     assert both.scale.replicas == {was: 0, now: 1}
-    last = make_plan(with_status(new, both), applied(both, ready_pod(now)))
+    assert both.drain.replicas == {was: 1, now: 1}, "drained first"
+    empty = replace(ready_pod(was), drain_began=NOW, traffic="off", is_ready=False)
+    drained = applied(both, empty, ready_pod(now), drains={empty.uid: DrainReport(is_draining=True, in_flight=0)})
+    gone = make_plan(with_status(new, both), drained)
+    assert gone.drain.replicas == {was: 0, now: 1}
+    last = make_plan(with_status(new, gone), applied(gone, ready_pod(now)))
     assert [(one.resource.kind, one.name) for one in last.removals] == [
         ("ReplicaSet", f"chat-{was}"),
         ("ControllerRevision", f"chat-{was}"),
@@ -343,9 +356,19 @@ def test_a_stopped_service_has_no_replica_and_says_how_to_start() -> None:
     one, _, seen = settled(service())
     stopped = service(replicas=0, generation=2).model_copy(update={"status": one.status})
     draining = make_plan(stopped, seen)
-    assert find(draining, "ReplicaSet").body["spec"]["replicas"] == 0
+    assert find(draining, "ReplicaSet").body["spec"]["replicas"] == 1
     assert draining.status.phase == "Draining"
-    status = make_plan(stopped, applied(draining)).status
+    (leaving,) = (
+        replace(pod, drain_began=NOW - timedelta(seconds=12), traffic="off", is_ready=False) for pod in seen.pods
+    )
+    busy = DrainReport(is_draining=True, in_flight=3)
+    status = make_plan(stopped, applied(draining, leaving, drains={leaving.uid: busy})).status
+    assert (status.phase, status.reason) == ("Draining", "Draining")
+    assert status.message == "1 replica drains: 3 requests in flight, at most 20 s left"
+    empty = replace(busy, in_flight=0)
+    stop = make_plan(stopped, applied(draining, leaving, drains={leaving.uid: empty}))
+    assert find(stop, "ReplicaSet").body["spec"]["replicas"] == 0
+    status = make_plan(stopped, applied(stop)).status
     assert (status.phase, status.reason) == ("Stopped", "Stopped")
     assert "kubectl scale --replicas=1" in (status.message or "")
 

@@ -30,7 +30,21 @@ SURGE, REPLACE = RolloutStrategy.SURGE, RolloutStrategy.REPLACE
         pytest.param(
             3, [replica_set("old", 3), replica_set("new", 1)], SURGE, {"old": 2, "new": 1}, id="one old leaves"
         ),
-        pytest.param(3, [replica_set("old", 3, 0)], SURGE, {"old": 0, "new": 3}, id="a broken revision leaves at once"),
+        pytest.param(3, [replica_set("old", 3, 0)], SURGE, {"old": 0, "new": 1}, id="a broken revision leaves at once"),
+        pytest.param(
+            3,
+            [replica_set("old", 3, 2, draining=1), replica_set("new", 1)],
+            SURGE,
+            {"old": 2, "new": 1},
+            id="what drains takes up room and answers no more",
+        ),
+        pytest.param(
+            3,
+            [replica_set("old", 2, 1, draining=1, observed_replicas=3), replica_set("new", 2)],
+            SURGE,
+            {"old": 1, "new": 2},
+            id="what drains goes on to leave while another leaves",
+        ),
         pytest.param(
             3,
             [replica_set("old", 2, observed_replicas=3), replica_set("new", 1)],

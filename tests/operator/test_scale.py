@@ -22,7 +22,7 @@ from tests.cluster.cluster import Cluster
 from tests.operator.operator_process import OperatorProcess, Team, wait_for
 
 SERVICES = int(os.environ.get("PAGEFLEET_SCALE_SERVICES", "100"))
-REST_S = float(os.environ.get("PAGEFLEET_SCALE_REST_S", "15"))
+REST_S = float(os.environ.get("PAGEFLEET_SCALE_REST_S", "10"))
 BURST = min(200, SERVICES)
 REPLICAS = 3
 
@@ -162,10 +162,10 @@ async def test_many_services(
         assert listed is not None
         restart_s = float(listed[1]) + float(found[1])
         early = operator.writes()
-        await asyncio.sleep(20)
+        await asyncio.sleep(REST_S)
         measured(
             f"restart with {total} services: reconciled {restart_s:.1f} s after the lead, {early:.0f} writes, "
-            f"{operator.writes():.0f} after 20 s more, {usage(operator)[1]:.0f} MiB"
+            f"{operator.writes():.0f} after {REST_S:.0f} s more, {usage(operator)[1]:.0f} MiB"
         )
         assert operator.writes() <= 70
 

@@ -2,8 +2,9 @@
 
 import pytest
 
+from pagefleet.api.process_environment import SettingsError
 from pagefleet.operator.hub import Hub
-from pagefleet.operator.settings import SettingsError, read_settings
+from pagefleet.operator.settings import read_settings
 
 
 def test_defaults_need_no_environment() -> None:
@@ -21,6 +22,7 @@ def test_the_environment_is_read_and_flags_win() -> None:
         "PAGEFLEET_WATCH_NAMESPACES": "a,b",
         "PAGEFLEET_POD_NAME": "operator-1",
         "PAGEFLEET_HTTP_PORT": "9090",
+        "PAGEFLEET_ENDPOINT_DELAY": "20",
         "KUBECONFIG": "/from/env",
     }
     settings = read_settings(env, namespaces=("c",), http_port=0)
@@ -28,6 +30,7 @@ def test_the_environment_is_read_and_flags_win() -> None:
     assert settings.render.engine_pull_secrets == ("one", "two")
     assert (settings.render.operator_namespace, settings.identity) == ("system", "operator-1")
     assert (settings.namespaces, settings.http_port) == (("c",), 0)
+    assert settings.render.endpoint_delay_s == 20
     assert settings.kubeconfig == "/from/env"
     assert read_settings({**env, "KUBERNETES_SERVICE_HOST": "10.0.0.1"}).kubeconfig is None
     assert read_settings(env).namespaces == ("a", "b")

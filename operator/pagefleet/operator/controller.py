@@ -9,10 +9,11 @@ from typing import Any
 
 from pagefleet.api.client import KubernetesClient
 from pagefleet.api.client_errors import ApiError, NotFound
+from pagefleet.api.installed_schema import InstalledSchema
 from pagefleet.api.labels import SERVICE_LABEL
 from pagefleet.api.resources import INFERENCE_SERVICES, Resource
+from pagefleet.operator.drains import DrainWatch
 from pagefleet.operator.engines import EngineWatch
-from pagefleet.operator.installed_schema import InstalledSchema
 from pagefleet.operator.metrics import OperatorMetrics
 from pagefleet.operator.models import ModelWatch
 from pagefleet.operator.nodes import NodeWatch
@@ -52,6 +53,7 @@ class Controller:
         self._engines = EngineWatch(
             clock=time.monotonic, on_change=lambda key: self._queue.add(key), poll_s=settings.engine_poll_s
         )
+        self._drains = DrainWatch(on_change=lambda key: self._queue.add(key))
         self._nodes = NodeWatch(client, poll_s=settings.node_poll_s, on_change=self._look_at_all)
         self._models = ModelWatch(settings.hub, clock=time.monotonic, on_change=lambda key: self._queue.add(key))
         self.store = Store(on_pod=self._on_pod)
@@ -60,6 +62,7 @@ class Controller:
             self.store,
             settings.render,
             engines=self._engines,
+            drains=self._drains,
             nodes=self._nodes,
             models=self._models,
             metrics=metrics,
@@ -128,6 +131,7 @@ class Controller:
                 self._queue.run(),
                 self._lane.run(),
                 self._engines.run(),
+                self._drains.run(),
                 self._nodes.run(),
                 self._models.run(),
                 self._resync(),

@@ -53,7 +53,7 @@ class EngineWatch:
     def update(self, key: ServiceKey, pod: PodRecord, is_gone: bool) -> None:
         """Take a pod as the store has it now. Pods that were ready when first seen are never asked."""
         watched = self._watched.get(pod.uid)
-        if is_gone or pod.is_terminating:
+        if is_gone or pod.is_terminating or pod.drain_began:
             self._watched.pop(pod.uid, None)
         elif watched is not None:
             watched.pod = pod

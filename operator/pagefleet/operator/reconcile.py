@@ -12,22 +12,25 @@ from pydantic import ValidationError
 
 from pagefleet.api.client import KubernetesClient
 from pagefleet.api.client_errors import ApiError, Conflict, Invalid, NotFound
+from pagefleet.api.installed_schema import InstalledSchema
 from pagefleet.api.labels import OPERATOR_FIELD_MANAGER
 from pagefleet.api.resources import (
     CONTROLLER_REVISIONS,
     INFERENCE_POOLS,
     INFERENCE_SERVICES,
+    PODS,
     REPLICA_SETS,
     SERVICE_ACCOUNTS,
     SERVICE_MONITORS,
     Resource,
 )
 from pagefleet.api.v1alpha1 import InferenceService
+from pagefleet.operator.drains import DrainWatch
 from pagefleet.operator.engines import EngineWatch
-from pagefleet.operator.installed_schema import InstalledSchema
 from pagefleet.operator.metrics import OperatorMetrics
 from pagefleet.operator.models import ModelWatch
 from pagefleet.operator.nodes import NodeWatch
+from pagefleet.operator.plan.drain import PodChange
 from pagefleet.operator.plan.intent import Intent
 from pagefleet.operator.plan.invalid import invalid_status
 from pagefleet.operator.plan.observed import ApplyFailure, Observed
@@ -42,6 +45,8 @@ BUSY_STATUS_S = 2.0
 """Longest time that the first status of a service waits while others have no ReplicaSet yet."""
 REFUSED_RECHECK_S = 300.0
 """Time after which a refused object is tried again: a quota or a policy of the cluster may have changed."""
+MOST_POD_ROUNDS = 3
+"""Writes to pods in one look: a drained pod is marked, then its ReplicaSet lowered."""
 FIRST: frozenset[Resource] = frozenset({SERVICE_ACCOUNTS, CONTROLLER_REVISIONS, REPLICA_SETS})
 """What replicas need to start, sent at once: the API server waits for an account that is a moment late, and a revision
 that a crash kept from being stored is rendered anew. The rest follows in a lane of its own."""
@@ -82,6 +87,7 @@ class Reconciler:
         settings: RenderSettings,
         *,
         engines: EngineWatch,
+        drains: DrainWatch,
         nodes: NodeWatch,
         models: ModelWatch,
         metrics: OperatorMetrics,
@@ -95,6 +101,7 @@ class Reconciler:
         self._store = store
         self._settings = settings
         self._engines = engines
+        self._drains = drains
         self._nodes = nodes
         self._models = models
         self._metrics = metrics
@@ -115,20 +122,23 @@ class Reconciler:
             self._refusals.pop(key, None)
             self._rest.pop(key, None)
             self._models.forget(key)
+            self._drains.follow(key, {}, ())
             self._metrics.forget_service(*key)
             return None
         if entry.needs_proof and not await self._still_exists(key, entry):
             return None
         raw = json.loads(entry.text)
         if "deletionTimestamp" in raw["metadata"]:
+            self._drains.follow(key, {}, ())
             return None  # the garbage collector has the rest
         try:
             service = InferenceService.from_manifest(raw)
         except ValidationError as error:
             await self._write_status(key, raw, invalid_status(raw, error, self._now()))
             return None
-        planned = self._plan(key, entry, service)
+        planned = await self._settle_pods(key, entry, service)
         failures = await self._apply(key, entry, service, planned)
+        self._tell_departures(key, entry, planned)
         for removal in planned.removals:
             await self._remove(removal.resource, key, removal.name, removal.uid)
         if failures:
@@ -176,6 +186,7 @@ class Reconciler:
             pods=pods,
             revisions=tuple(entry.revisions.values()),
             progress={uid: report for uid, report in reports if report is not None},
+            drains=self._drains.reports_of(key),
             accelerators=self._nodes.accelerators_of(service.spec.accelerator.resource),
             model=self._models.knowledge_of(key, service.spec.model),
             failures=self._failures(key),
@@ -184,7 +195,50 @@ class Reconciler:
         )
         planned = plan(service, observed, self._settings, self._now())
         self._metrics.observe_plan(*key, planned.status.plan)
+        self._metrics.observe_replicas(
+            *key,
+            wanted=service.spec.replicas,
+            ready=planned.status.ready_replicas or 0,
+            draining=planned.drain.draining,
+        )
         return planned
+
+    async def _settle_pods(self, key: ServiceKey, entry: ServiceEntry, service: InferenceService) -> Plan:
+        """Write on pods what a plan wants there, and plan with the answers: only what the pod list shows is counted on.
+
+        Raises `NotApplied` where that can't be written for now.
+        """
+        planned = self._plan(key, entry, service)
+        for _ in range(MOST_POD_ROUNDS):
+            if not planned.drain.changes:
+                break
+            await asyncio.gather(*(self._change_pod(key, change) for change in planned.drain.changes))
+            planned = self._plan(key, entry, service)
+        self._drains.follow(key, planned.drain.questions, entry.pods.values())
+        return planned
+
+    async def _change_pod(self, key: ServiceKey, change: PodChange) -> None:
+        metadata = {"uid": change.uid, "labels": dict(change.labels), "annotations": dict(change.annotations)}
+        try:
+            answer = await self._client.patch_merge(
+                PODS, key.namespace, change.pod, {"metadata": metadata}, field_manager=OPERATOR_FIELD_MANAGER
+            )
+        except (Conflict, NotFound):
+            return  # gone, or a namesake has taken its place: its event comes
+        except ApiError as error:
+            raise NotApplied(f"pod {change.pod} can't be labelled: {error}") from error
+        self._metrics.writes.labels(PODS.kind).inc()
+        if change.outcome:
+            self._metrics.drains.labels(change.outcome).inc()
+        self._store.put(PODS, answer)
+
+    def _tell_departures(self, key: ServiceKey, entry: ServiceEntry, planned: Plan) -> None:
+        """Count and log the replicas that leave, once their ReplicaSets want fewer."""
+        present = {one.revision: one.replicas for one in entry.replica_sets.values()}
+        for one in planned.drain.departures:
+            if present.get(one.revision) == planned.drain.replicas[one.revision]:
+                self._metrics.drains.labels(one.outcome).inc()
+                logger.info("%s: replica %s leaves: %s", key, one.pod, one.reason)
 
     async def _apply(
         self, key: ServiceKey, entry: ServiceEntry, service: InferenceService, planned: Plan

@@ -1,9 +1,16 @@
 """Kubernetes objects to the slim records that plans need. Pure."""
 
-from datetime import datetime
+from contextlib import suppress
+from datetime import UTC, datetime
 from typing import Any
 
-from pagefleet.api.labels import INTENT_HASH_ANNOTATION, REVISION_LABEL
+from pagefleet.api.labels import (
+    DRAIN_ANNOTATION,
+    INTENT_HASH_ANNOTATION,
+    POD_DELETION_COST_ANNOTATION,
+    REVISION_LABEL,
+    TRAFFIC_LABEL,
+)
 from pagefleet.operator.plan.observed import Child, Ended, PodRecord, ReplicaSetRecord
 from pagefleet.operator.plan.ownership import owned_fields
 from pagefleet.operator.plan.pod_template import ENGINE_CONTAINER
@@ -65,10 +72,11 @@ def read_pod(item: JsonObject) -> PodRecord:
         ),
         {},
     )
+    labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
     return PodRecord(
         name=metadata["name"],
         uid=metadata["uid"],
-        revision=(metadata.get("labels") or {}).get(REVISION_LABEL, ""),
+        revision=labels.get(REVISION_LABEL, ""),
         phase=status.get("phase") or "Pending",
         created=datetime.fromisoformat(metadata["creationTimestamp"]),
         ip=status.get("podIP"),
@@ -83,7 +91,25 @@ def read_pod(item: JsonObject) -> PodRecord:
         is_running=any(
             one.get("name") == ENGINE_CONTAINER and "running" in (one.get("state") or {}) for one in containers
         ),
+        traffic=labels.get(TRAFFIC_LABEL),
+        drain_began=_moment(annotations.get(DRAIN_ANNOTATION)),
+        deletion_cost=_whole_number(annotations.get(POD_DELETION_COST_ANNOTATION)),
+        grace_s=float(spec.get("terminationGracePeriodSeconds", 30)),
     )
+
+
+def _moment(text: str | None) -> datetime | None:
+    """Return a time that an annotation tells; None where somebody wrote nonsense there."""
+    with suppress(ValueError):
+        found = datetime.fromisoformat(text or "")
+        return found if found.tzinfo else found.replace(tzinfo=UTC)
+    return None
+
+
+def _whole_number(text: str | None) -> int:
+    with suppress(ValueError):
+        return int(text or 0)
+    return 0
 
 
 def _ended(container: JsonObject) -> Ended | None:

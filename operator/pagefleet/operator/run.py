@@ -9,17 +9,15 @@ import logging
 import random
 import signal
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any
 
 from pagefleet.api.client import KubernetesClient
-from pagefleet.api.client_errors import ApiError
+from pagefleet.api.health_server import start_health_server
+from pagefleet.api.installed_schema import SchemaMissing, read_installed_schema
+from pagefleet.api.leader import LeaderElection, LeaseSettings, act_while_leading
 from pagefleet.operator.controller import Controller
 from pagefleet.operator.handlers import watch
-from pagefleet.operator.health import start_health_server
-from pagefleet.operator.installed_schema import SchemaMissing, read_installed_schema
-from pagefleet.operator.leader import LeaderElection, LeaseSettings
 from pagefleet.operator.metrics import OperatorMetrics
 from pagefleet.operator.settings import OperatorSettings
 
@@ -49,40 +47,26 @@ async def run_operator(settings: OperatorSettings) -> int:
     async with client:
         metrics = OperatorMetrics()
         controller = Controller(client, settings, metrics, dice=random.random)
-        election = LeaderElection(client, _lease(settings), clock=time.monotonic, now=lambda: datetime.now(UTC))
+        lease = LeaseSettings.lasting(
+            settings.lease_duration_s,
+            namespace=settings.render.operator_namespace,
+            identity=settings.identity,
+            name=settings.lease_name,
+        )
+        election = LeaderElection(client, lease, clock=time.monotonic, now=lambda: datetime.now(UTC))
         runner, port = await start_health_server(
             settings.http_port,
-            metrics,
+            metrics.registry,
             find_fault=lambda: _find_fault(client, controller),
             refresh=lambda: controller.refresh_metrics(is_leading=election.is_leading),
         )
         logger.info("operator %s, health and metrics on port %d", settings.render.operator_version, port)
         try:
             acting = _act(client, settings, controller, listen_to_signals)
-            return await _lead(acting, election, stopping)
+            was_asked = await act_while_leading(acting, election, stopping, expected=(SchemaMissing,))
+            return EXIT_STOPPED if was_asked else EXIT_FAILED
         finally:
             await runner.cleanup()
-
-
-async def _lead(work: Coroutine[Any, Any, None], election: LeaderElection, stopping: asyncio.Event) -> int:
-    """Wait for the lead, then act until it ends."""
-    is_stopped = asyncio.ensure_future(stopping.wait())
-    acquired = asyncio.ensure_future(election.acquire())
-    await asyncio.wait({is_stopped, acquired}, return_when=asyncio.FIRST_COMPLETED)
-    if not acquired.done():
-        await _cancel([acquired, is_stopped])
-        work.close()
-        return EXIT_STOPPED
-    keeping = asyncio.ensure_future(election.keep())
-    acting = asyncio.ensure_future(work)
-    await asyncio.wait({is_stopped, keeping, acting}, return_when=asyncio.FIRST_COMPLETED)
-    was_asked = is_stopped.done()
-    await _cancel([acting])  # before anybody else may lead
-    if not keeping.done():
-        await _cancel([keeping])
-        await election.release()
-    await _cancel([is_stopped])
-    return EXIT_STOPPED if was_asked else EXIT_FAILED
 
 
 async def _act(
@@ -106,27 +90,6 @@ async def _act(
         # Waited for, not awaited: when this ends, kopf takes seconds to end too, and the process does not wait for it.
         await asyncio.wait({watching})
         raise RuntimeError("the watches ended") from watching.exception()
-
-
-async def _cancel(tasks: Sequence[asyncio.Future[Any]]) -> None:
-    for task in tasks:
-        task.cancel()
-    for outcome in await asyncio.gather(*tasks, return_exceptions=True):
-        if isinstance(outcome, Exception):
-            is_told = isinstance(outcome, ApiError | SchemaMissing)
-            logger.error("stopped: %s", outcome, exc_info=None if is_told else outcome)
-
-
-def _lease(settings: OperatorSettings) -> LeaseSettings:
-    duration_s = settings.lease_duration_s
-    return LeaseSettings(
-        namespace=settings.render.operator_namespace,
-        identity=settings.identity,
-        name=settings.lease_name,
-        duration_s=duration_s,
-        renew_deadline_s=duration_s * 2 / 3,
-        retry_s=min(2.0, duration_s / 5),
-    )
 
 
 def _find_fault(client: KubernetesClient, controller: Controller) -> str | None:

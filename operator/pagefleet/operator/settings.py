@@ -1,21 +1,16 @@
 """The operator's settings, read once from flags and environment into one frozen object."""
 
 import os
-import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 
+from pagefleet.api.process_environment import SettingsError, choice, number, own_namespace, read_process, words
 from pagefleet.operator.hub import Hub
 from pagefleet.operator.plan.settings import RenderSettings
 
-_ACCOUNT_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+LEASE_NAME = "pagefleet-operator"
 DEFAULT_ENGINE_IMAGE = "pagefleet/engine:{version}"
-
-
-class SettingsError(ValueError):
-    """Say which variable or flag is wrong, and a value that would work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +26,7 @@ class OperatorSettings:
     """Namespaces to serve; empty means all of them."""
     identity: str = "local"
     """Holder of the lease: the pod's name, or host and process."""
-    lease_name: str = "pagefleet-operator"
+    lease_name: str = LEASE_NAME
     lease_duration_s: float = 12.0
     """See `leader.LeaseSettings`."""
     http_port: int = 8080
@@ -64,34 +59,25 @@ def read_settings(
     """Return the settings of this process: flags win over `PAGEFLEET_*`; raises SettingsError."""
     env = os.environ if environment is None else environment
     own_version = _version()
-    own_namespace = env.get("PAGEFLEET_NAMESPACE") or _account_namespace() or "default"
     render = RenderSettings(
         engine_image=env.get("PAGEFLEET_ENGINE_IMAGE") or DEFAULT_ENGINE_IMAGE.format(version=own_version),
-        engine_pull_policy=_choice(env, "PAGEFLEET_ENGINE_PULL_POLICY", ("IfNotPresent", "Always", "Never")),
-        engine_pull_secrets=_words(env.get("PAGEFLEET_ENGINE_PULL_SECRETS", "")),
+        engine_pull_policy=choice(env, "PAGEFLEET_ENGINE_PULL_POLICY", ("IfNotPresent", "Always", "Never")),
+        engine_pull_secrets=words(env.get("PAGEFLEET_ENGINE_PULL_SECRETS", "")),
         operator_version=own_version,
-        operator_namespace=own_namespace,
-        drain_timeout_s=_number(env, "PAGEFLEET_DRAIN_TIMEOUT", 600),
+        operator_namespace=own_namespace(env),
+        drain_timeout_s=number(env, "PAGEFLEET_DRAIN_TIMEOUT", 600),
+        endpoint_delay_s=number(env, "PAGEFLEET_ENDPOINT_DELAY", 5),
         cluster_domain=env.get("PAGEFLEET_CLUSTER_DOMAIN") or "svc",
     )
-    port = _number(env, "PAGEFLEET_HTTP_PORT", 8080) if http_port is None else http_port
-    if not 0 <= port <= 65_535:
-        raise SettingsError(f"the HTTP port is {port}, which is no port; write 0 to 65535, such as 8080")
     return OperatorSettings(
+        **read_process(env, lease_name=LEASE_NAME, kubeconfig=kubeconfig, namespaces=namespaces, http_port=http_port),
         render=render,
         hub=_hub(env),
-        kubeconfig=kubeconfig or (env.get("KUBECONFIG") if _is_outside(env) else None),
-        namespaces=namespaces or _words(env.get("PAGEFLEET_WATCH_NAMESPACES", "")),
-        identity=env.get("PAGEFLEET_POD_NAME") or f"{socket.gethostname()}-{os.getpid()}",
-        lease_name=env.get("PAGEFLEET_LEASE_NAME") or "pagefleet-operator",
-        lease_duration_s=float(_number(env, "PAGEFLEET_LEASE_DURATION", 12)),
-        http_port=port,
-        log_level=_choice(env, "PAGEFLEET_LOG_LEVEL", ("INFO", "DEBUG", "WARNING", "ERROR")),
     )
 
 
 def _hub(env: Mapping[str, str]) -> Hub | None:
-    if _choice(env, "PAGEFLEET_HUB", ("on", "off")) == "off":
+    if choice(env, "PAGEFLEET_HUB", ("on", "off")) == "off":
         return None
     endpoint = _url(env, "PAGEFLEET_HUB_ENDPOINT", Hub().endpoint) or Hub().endpoint
     return Hub(endpoint=endpoint.rstrip("/"), proxy=_url(env, "PAGEFLEET_HUB_PROXY", "http://proxy.example:3128"))
@@ -109,32 +95,3 @@ def _version() -> str:
         return version("pagefleet")
     except PackageNotFoundError:
         return "0"
-
-
-def _is_outside(env: Mapping[str, str]) -> bool:
-    return not env.get("KUBERNETES_SERVICE_HOST")
-
-
-def _account_namespace() -> str | None:
-    try:
-        return _ACCOUNT_NAMESPACE.read_text().strip()
-    except OSError:
-        return None
-
-
-def _words(text: str) -> tuple[str, ...]:
-    return tuple(text.replace(",", " ").split())
-
-
-def _number(env: Mapping[str, str], name: str, default: int) -> int:
-    text = env.get(name) or str(default)
-    if not text.isdecimal():
-        raise SettingsError(f"{name} is {text!r}, which is no whole number; write for example {default}")
-    return int(text)
-
-
-def _choice(env: Mapping[str, str], name: str, choices: tuple[str, ...]) -> str:
-    text = env.get(name) or choices[0]
-    if text not in choices:
-        raise SettingsError(f"{name} is {text!r}; write one of {', '.join(choices)}")
-    return text

@@ -6,8 +6,9 @@ import os
 import sys
 
 from pagefleet.api.client_errors import ApiError
+from pagefleet.api.process_environment import SettingsError
 from pagefleet.operator.run import EXIT_FAILED, run_operator
-from pagefleet.operator.settings import OperatorSettings, SettingsError, read_settings
+from pagefleet.operator.settings import OperatorSettings, read_settings
 
 EXIT_USER_MISTAKE = 2
 

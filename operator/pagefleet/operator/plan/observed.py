@@ -40,6 +40,8 @@ class ReplicaSetRecord:
     failure: str | None = None
     """Why pods can't be created, such as a quota."""
     is_terminating: bool = False
+    draining: int = 0
+    """Replicas that were chosen to leave: they exist and hold what they hold, but are not among those that answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,14 @@ class PodRecord:
     restarts: int = 0
     is_running: bool = False
     """The engine's container runs, so that its admin port may answer."""
+    traffic: str | None = None
+    """Its label of traffic; None for a pod that an older operator made."""
+    drain_began: datetime | None = None
+    """When it was chosen to leave."""
+    deletion_cost: int = 0
+    """Of two alike the ReplicaSet's controller removes the pod that costs less."""
+    grace_s: float = 30.0
+    """Time that it gets to end by itself (`terminationGracePeriodSeconds`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +136,18 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
+class DrainReport:
+    """What an engine said to the question that it is being asked. Unknown is None, never 0."""
+
+    is_draining: bool | None = None
+    """None while it has not answered."""
+    in_flight: int | None = None
+    cached_blocks: int | None = None
+    unanswered: int = 0
+    """Questions since its last answer."""
+
+
+@dataclass(frozen=True, slots=True)
 class ModelKnowledge:
     """What is known of a model: its facts, or why there are none, or that the answer is on its way."""
 
@@ -148,7 +170,9 @@ class Observed:
     pods: tuple[PodRecord, ...] = ()
     revisions: tuple[RevisionRecord, ...] = ()
     progress: Mapping[str, Progress] = field(default_factory=dict)
-    """By pod uid: what engines answer."""
+    """By pod uid: what engines that start answer."""
+    drains: Mapping[str, DrainReport] = field(default_factory=dict)
+    """By pod uid: what engines answer that leave, or that may be chosen to."""
     accelerators: Accelerators | None = None
     """Of the service's resource; None while nodes are not known."""
     model: ModelKnowledge = ModelKnowledge(obstacle="its model was not looked up")

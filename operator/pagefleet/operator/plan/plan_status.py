@@ -4,8 +4,16 @@ from dataclasses import replace
 from typing import Any
 
 from pagefleet.api.capacity import CapacityReport, EnginePhase
-from pagefleet.api.v1alpha1 import InferenceService, KvCacheDtype, PlanFootprint, PlanStatus, WeightQuantization
+from pagefleet.api.v1alpha1 import (
+    InferenceService,
+    KvCacheDtype,
+    PlanFootprint,
+    PlanStatus,
+    PlanStepTime,
+    WeightQuantization,
+)
 from pagefleet.capacity import CapacityPlan, Choice
+from pagefleet.capacity.step_time import StepTime
 from pagefleet.operator.plan.observed import Observed
 from pagefleet.operator.plan.revision import Revision
 from pagefleet.operator.plan.tuned_knobs import TunedKnobs
@@ -106,10 +114,23 @@ def _planned(service: InferenceService, plan: CapacityPlan, tuning: Tuning) -> d
             kv_tokens=plan.kv_tokens,
             full_length_sequences=round(plan.full_length_sequences, 2),
         ),
+        "step_time": _step_time(plan.step),
         "limit": tuning.plan.limit if tuning.plan is not None and tuning.plan.knobs == plan.knobs else plan.limit,
         "formats": tuple(each.sentence for each in tuning.formats or plan.formats),
         "why": _why(plan, tuning),
     }
+
+
+def _step_time(step: StepTime | None) -> PlanStepTime | None:
+    if step is None:
+        return None
+    return PlanStepTime(
+        base_seconds=step.base_s,
+        prefill_token_seconds=step.prefill_token_s,
+        kv_token_seconds=step.kv_token_s,
+        sequence_seconds=step.sequence_s,
+        source=step.source,
+    )
 
 
 def chosen_flags(knobs: TunedKnobs) -> set[str]:

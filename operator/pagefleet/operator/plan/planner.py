@@ -12,6 +12,7 @@ from pagefleet.api.v1alpha1 import InferenceService, InferenceServiceStatus
 from pagefleet.operator.plan.causes import SLOW_CREATION_S
 from pagefleet.operator.plan.controller_revision import render_controller_revision
 from pagefleet.operator.plan.disruption_budget import render_disruption_budget
+from pagefleet.operator.plan.drain import DrainMoves, alive_pods, decide_drains, without_draining
 from pagefleet.operator.plan.engine_arguments import UnsupportedSpec, find_unsupported
 from pagefleet.operator.plan.fit import judge_fit
 from pagefleet.operator.plan.inference_pool import render_inference_pool
@@ -54,6 +55,8 @@ class Plan:
     """In the order of their application."""
     removals: tuple[Removal, ...]
     scale: Scale | None
+    drain: DrainMoves
+    """What to do about replicas that leave; it has the replicas of each revision at this moment."""
     status: InferenceServiceStatus
     requeue_after_s: float | None
     """When time alone can change the plan; None where only an event can."""
@@ -80,14 +83,18 @@ def plan(service: InferenceService, observed: Observed, settings: RenderSettings
     ordered = _in_order(observed)
     target = revision or _last_good(service, observed, ordered)
     if target is None:
-        status = make_status(service, observed, Outlook(verdict, None, None, tuning), settings, now)
-        return Plan((), (), None, status, verdict.recheck_s)
-    scale = decide_scale(service.spec.replicas, target.revision, ordered, service.spec.rollout.strategy)
-    objects = _objects(service, observed, settings, target, scale)
-    outlook = Outlook(verdict, revision, scale if revision else None, tuning)
+        status = make_status(service, observed, Outlook(verdict, None, None, tuning, DrainMoves()), settings, now)
+        return Plan((), (), None, DrainMoves(), status, verdict.recheck_s)
+    answering = tuple(without_draining(one, observed.pods) for one in ordered)
+    scale = decide_scale(service.spec.replicas, target.revision, answering, service.spec.rollout.strategy)
+    drain = decide_drains(
+        scale.replicas, ordered, observed.pods, observed.drains, settle_s=settings.endpoint_delay_s, now=now
+    )
+    objects = _objects(service, observed, settings, target, drain)
+    outlook = Outlook(verdict, revision, scale if revision else None, tuning, drain)
     status = make_status(service, observed, outlook, settings, now)
-    recheck_s = min(filter(None, (_recheck_s(observed), verdict.recheck_s)), default=None)
-    return Plan(objects, _removals(service, observed, scale), scale, status, recheck_s)
+    recheck_s = min(filter(None, (_recheck_s(observed), verdict.recheck_s, drain.recheck_s)), default=None)
+    return Plan(objects, _removals(service, observed, scale), scale, drain, status, recheck_s)
 
 
 def _last_good(service: InferenceService, observed: Observed, ordered: tuple[ReplicaSetRecord, ...]) -> Revision | None:
@@ -107,14 +114,14 @@ def _in_order(observed: Observed) -> tuple[ReplicaSetRecord, ...]:
 
 
 def _objects(
-    service: InferenceService, observed: Observed, settings: RenderSettings, target: Revision, scale: Scale
+    service: InferenceService, observed: Observed, settings: RenderSettings, target: Revision, drain: DrainMoves
 ) -> tuple[Intent, ...]:
     """Return accounts and revisions first, since pods need the one and the other remembers what pods run."""
     stored = {one.revision: one for one in observed.revisions}
-    pairs = [(target, scale.replicas[target.revision])]
+    pairs = [(target, drain.replicas[target.revision])]
     pairs += [
         (stored_revision(stored[name]), replicas)
-        for name, replicas in scale.replicas.items()
+        for name, replicas in drain.replicas.items()
         if name != target.revision and name in stored
     ]
     return (
@@ -127,16 +134,17 @@ def _objects(
 
 def _supporting(service: InferenceService, observed: Observed, settings: RenderSettings) -> tuple[Intent, ...]:
     """Return what does not depend on a revision."""
+    selects_traffic = all(pod.traffic is not None for pod in alive_pods(observed.pods))
     objects = [
         render_service_account(service),
-        render_service(service),
+        render_service(service, selects_traffic=selects_traffic),
         render_disruption_budget(service),
         render_network_policy(service, settings),
     ]
     if observed.has_service_monitors:
         objects.append(render_service_monitor(service))
     if observed.has_inference_pools:
-        objects.append(render_inference_pool(service, settings))
+        objects.append(render_inference_pool(service, settings, selects_traffic=selects_traffic))
     return tuple(objects)
 
 
@@ -158,5 +166,5 @@ def _removals(service: InferenceService, observed: Observed, scale: Scale) -> tu
 
 
 def _recheck_s(observed: Observed) -> float | None:
-    is_starting = any(not pod.is_ready and not pod.is_terminating for pod in observed.pods)
+    is_starting = any(not pod.is_ready and not pod.is_terminating and not pod.drain_began for pod in observed.pods)
     return min(STARTING_RECHECK_S, SLOW_CREATION_S) if is_starting else None

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from pagefleet.api.labels import revision_labels
+from pagefleet.api.labels import TRAFFIC_LABEL, TRAFFIC_ON, revision_labels
 from pagefleet.api.v1alpha1 import InferenceService
 from pagefleet.operator.plan.engine_arguments import engine_device, render_engine_arguments
 from pagefleet.operator.plan.model_files import ModelFiles, place_model
@@ -59,9 +59,12 @@ def render_pod_template(service: InferenceService, settings: RenderSettings) -> 
 
 
 def label_template(template: JsonObject, service: str, revision: str) -> JsonObject:
-    """Return a template with the labels that select its revision's pods, which no patch may change."""
+    """Return a template with the labels that select its revision's pods, which no patch may change.
+
+    No part of the stored template: what a newer operator adds here makes no new revision.
+    """
     metadata = template.get("metadata") or {}
-    labels = {**(metadata.get("labels") or {}), **revision_labels(service, revision)}
+    labels = {**(metadata.get("labels") or {}), **revision_labels(service, revision), TRAFFIC_LABEL: TRAFFIC_ON}
     return {**template, "metadata": {**metadata, "labels": labels}}
 
 

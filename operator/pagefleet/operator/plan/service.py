@@ -1,22 +1,26 @@
-"""The Kubernetes Service of a service: one stable address for its ready replicas of all revisions."""
+"""The Kubernetes Service of a service: one stable address for its ready replicas of all revisions that do not drain."""
 
-from pagefleet.api.labels import service_selector
+from pagefleet.api.labels import service_selector, traffic_selector
 from pagefleet.api.resources import SERVICES
 from pagefleet.api.v1alpha1 import InferenceService
 from pagefleet.operator.plan.intent import Intent, make_intent
 from pagefleet.operator.plan.settings import ENGINE_PORT, RenderSettings
 
 
-def render_service(service: InferenceService) -> Intent:
-    """Return the Service. The admin port is not in it: drains are not for clients."""
+def render_service(service: InferenceService, *, selects_traffic: bool) -> Intent:
+    """Return the Service. The admin port is not in it: drains are not for clients.
+
+    Pods that an older operator made carry no label of traffic yet; until they do, all pods are selected.
+    """
+    name = service.metadata.name
     return make_intent(
         SERVICES,
         service,
-        service.metadata.name,
+        name,
         {
             "spec": {
                 "type": "ClusterIP",
-                "selector": service_selector(service.metadata.name),
+                "selector": traffic_selector(name) if selects_traffic else service_selector(name),
                 "ports": [{"name": "http", "port": ENGINE_PORT, "protocol": "TCP", "targetPort": "http"}],
             }
         },

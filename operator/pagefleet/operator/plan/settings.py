@@ -29,7 +29,7 @@ class RenderSettings:
     drain_timeout_s: int = 600
     """Time that running requests get after SIGTERM; long answers take minutes."""
     endpoint_delay_s: int = 5
-    """Time between the decision to stop a pod and its SIGTERM: proxies still send requests that long."""
+    """Time between the decision to stop a pod and its drain or SIGTERM: proxies still send requests that long."""
     cpu_requests: dict[str, str] = field(default_factory=lambda: {"cpu": "250m", "memory": "512Mi"})
     """What a replica on the CPU asks for unless its template says more: enough not to be evicted first, small enough
     that a second replica fits on a laptop's node during a rollout."""

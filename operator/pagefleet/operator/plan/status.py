@@ -1,5 +1,6 @@
 """What a service's status says: conditions, one phase, one reason with its sentence, counts and names."""
 
+import math
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -27,6 +28,7 @@ from pagefleet.api.v1alpha1 import (
     ServicePhase,
 )
 from pagefleet.operator.plan.causes import Cause, find_cause
+from pagefleet.operator.plan.drain import DrainMoves
 from pagefleet.operator.plan.observed import Observed
 from pagefleet.operator.plan.plan_status import MOST_DRIFT, make_plan_status, plan_drift
 from pagefleet.operator.plan.revision import Revision
@@ -49,6 +51,7 @@ class Outlook:
     """The revision of the present spec; None where it gets no pods."""
     scale: Scale | None
     tuning: Tuning
+    drain: DrainMoves
 
 
 def make_status(
@@ -59,8 +62,9 @@ def make_status(
     pods = tuple(pod for pod in observed.pods if not pod.is_terminating)
     ready = sum(pod.is_ready for pod in pods)
     deadline_s = service.spec.rollout.progress_deadline_s
-    newest = tuple(pod for pod in pods if outlook.revision and pod.revision == outlook.revision.revision)
-    cause = find_cause(service.spec, observed, newest or pods, now=now, deadline_s=deadline_s)
+    staying = tuple(pod for pod in pods if pod.drain_began is None)
+    newest = tuple(pod for pod in staying if outlook.revision and pod.revision == outlook.revision.revision)
+    cause = find_cause(service.spec, observed, newest or staying, now=now, deadline_s=deadline_s)
     tuned = with_knobs(service, outlook.tuning.knobs)
     plan = make_plan_status(tuned, observed, outlook.verdict, outlook.revision, outlook.tuning)
     conditions = _conditions(service, observed, outlook, cause, ready=ready, now=now)
@@ -111,7 +115,7 @@ def _conditions(
     verdict = outlook.verdict
     told = [
         (PLAN_ACCEPTED, verdict.status, verdict.reason, verdict.message),
-        (AVAILABLE, *_available(service, observed, verdict, cause, ready)),
+        (AVAILABLE, *_available(service, observed, outlook, cause, ready)),
         (PROGRESSING, *_progressing(service, outlook, cause)),
         (UP_TO_DATE, *_up_to_date(outlook)),
     ]
@@ -123,11 +127,13 @@ def _conditions(
 
 
 def _available(
-    service: InferenceService, observed: Observed, verdict: Verdict, cause: Cause | None, ready: int
+    service: InferenceService, observed: Observed, outlook: Outlook, cause: Cause | None, ready: int
 ) -> tuple[ConditionStatus, str, str]:
-    wanted = service.spec.replicas
+    wanted, verdict = service.spec.replicas, outlook.verdict
     if unreachable := next((one for one in observed.failures if one.kind == SERVICES.kind), None):
         return _FALSE, "ServiceRefused", f"the Service {unreachable.name} can't be made: {unreachable.message}"
+    if wanted == 0 and outlook.drain.draining:
+        return _FALSE, "Draining", _draining(outlook.drain)
     if wanted == 0 and not ready:
         return _FALSE, "Stopped", "spec.replicas is 0; kubectl scale --replicas=1 starts it"
     if ready:
@@ -151,7 +157,19 @@ def _progressing(service: InferenceService, outlook: Outlook, cause: Cause | Non
         return _FALSE, cause.reason, f"revision {revision} is stuck: {cause.message}"
     if cause:
         return _TRUE, cause.reason, f"revision {revision}: {cause.message}"
+    if outlook.drain.draining:
+        return _TRUE, "Draining", _draining(outlook.drain)
     return _TRUE, "TakingOver", f"revision {revision} takes over"
+
+
+def _draining(drain: DrainMoves) -> str:
+    """Return a sentence about replicas that leave; its time moves in steps of ten seconds, as each is a write."""
+    who = "1 replica drains" if drain.draining == 1 else f"{drain.draining} replicas drain"
+    left_s = 10 * math.ceil(drain.left_s / 10)
+    if drain.in_flight is None:
+        return f"{who}: new requests go to others, at most {left_s} s left"
+    requests = "1 request" if drain.in_flight == 1 else f"{drain.in_flight} requests"
+    return f"{who}: {requests} in flight, at most {left_s} s left"
 
 
 def _up_to_date(outlook: Outlook) -> tuple[ConditionStatus, str, str]:
@@ -198,7 +216,7 @@ def _phase(service: InferenceService, outlook: Outlook, cause: Cause | None, rea
     if outlook.verdict.status is _FALSE:
         return ServicePhase.DEGRADED if ready else ServicePhase.FAILED
     if wanted == 0:
-        return ServicePhase.DRAINING if ready else ServicePhase.STOPPED
+        return ServicePhase.DRAINING if ready or outlook.drain.draining else ServicePhase.STOPPED
     if outlook.scale and outlook.scale.is_complete:
         return ServicePhase.READY
     if not ready:
