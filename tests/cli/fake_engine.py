@@ -19,6 +19,20 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+NOT_COUNTED = (
+    "tokens_queued",
+    "queue_age_s",
+    "prefix_hit_tokens_total",
+    "finished_output_tokens_total",
+    "preemptions_total",
+    "steps_total",
+    "step_seconds_total",
+    "computed_tokens_total",
+    "kv_tokens_read_total",
+    "sequence_steps_total",
+)
+"""What a fake leaves at 0: it makes no steps."""
+
 
 class Engine:
     def __init__(self, arguments: list[str]) -> None:
@@ -29,8 +43,11 @@ class Engine:
         self.behaviour: dict[str, Any] = json.loads(self.model_file.read_text())
         self.started = time.monotonic()
         self.generated = 0
+        self.arrived = 0
+        self.finished = 0
         self.in_flight = 0
         self.drains = False
+        self.ends = False
 
     @property
     def phase(self) -> str:
@@ -42,14 +59,36 @@ class Engine:
 
     async def capacity(self, _request: Request) -> Response:
         detail = "Downloading 63 %" if self.phase == "Downloading" else None
-        report = {"phase": self.phase, "detail": detail, "generation_tokens_total": self.generated, "queue_depth": 0}
-        return JSONResponse({**report, "blocks_total": 10, "blocks_active": 1, "in_flight": self.in_flight})
+        places = self.behaviour.get("places", 10)
+        counters = dict.fromkeys(NOT_COUNTED, 0)
+        return JSONResponse(
+            {
+                **counters,
+                "phase": self.phase,
+                "detail": detail,
+                "draining": self.drains,
+                "startup_stage_seconds": {"load": self.behaviour.get("told_start_s", 6.0)},
+                "blocks_total": places,
+                "blocks_active": min(places, self.in_flight),
+                "blocks_cached": self.finished,
+                "block_size": 16,
+                "queue_depth": max(0, self.in_flight - places),
+                "running": min(places, self.in_flight),
+                "in_flight": self.in_flight,
+                "requests_total": self.arrived,
+                "finished_total": self.finished,
+                "prompt_tokens_total": self.arrived,
+                "generation_tokens_total": self.generated,
+            }
+        )
 
     async def live(self, _request: Request) -> Response:
         hangs = time.monotonic() - self.started >= self.behaviour.get("hangs_after_s", float("inf"))
         return Response(status_code=503 if hangs else 200)
 
     async def chat(self, request: Request) -> Response:
+        if self.drains:
+            return JSONResponse({"error": {"message": "draining"}}, 503)
         body = await request.json()
         if self.behaviour.get("crash_on_request"):
             os._exit(1)
@@ -57,14 +96,20 @@ class Engine:
             return JSONResponse(
                 {"served_by": os.getpid(), "model": body["model"], "version": self.behaviour.get("version")}
             )
+        self.arrived += 1
+        self.in_flight += 1
         return StreamingResponse(self.tokens(), media_type="text/event-stream")
 
     def on_request_end(self) -> None:
-        if self.drains and not self.in_flight:
+        self.finished += 1
+        if self.ends and not self.in_flight:
             self.may_end.set()
 
+    async def drain(self, request: Request) -> Response:
+        self.drains = request.url.path == "/drain" or self.ends
+        return JSONResponse({"draining": self.drains})
+
     async def tokens(self) -> Any:
-        self.in_flight += 1
         try:
             for number in range(self.behaviour.get("tokens", 3)):
                 await asyncio.sleep(self.behaviour.get("token_s", 0.01))
@@ -77,18 +122,24 @@ class Engine:
 
     async def serve(self) -> None:
         routes = [Route("/v1/chat/completions", self.chat, methods=["POST"])]
+        admin_routes = [
+            Route("/capacity", self.capacity),
+            Route("/livez", self.live),
+            *(Route(path, self.drain, methods=["POST"]) for path in ("/drain", "/undrain")),
+        ]
         servers = [
             Server(Starlette(routes=routes), self.port),
-            Server(Starlette(routes=[Route("/capacity", self.capacity), Route("/livez", self.live)]), self.admin_port),
+            Server(Starlette(routes=admin_routes), self.admin_port),
         ]
         self.may_end = asyncio.Event()
 
-        def drain() -> None:
-            self.drains = True
-            self.on_request_end()
+        def end() -> None:
+            self.drains = self.ends = True
+            if not self.in_flight:
+                self.may_end.set()
 
         if not self.behaviour.get("ignores_sigterm"):
-            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, drain)
+            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, end)
         else:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
         tasks = [asyncio.create_task(server.serve()) for server in servers]

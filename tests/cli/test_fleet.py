@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,8 @@ from pagefleet.api.v1alpha1 import ServicePhase
 from pagefleet.cli.play import replica as lives
 from pagefleet.cli.play.fleet import Fleet, LocalService
 from pagefleet.cli.play.plan import WantedService
-from pagefleet.cli.play.runner import RunnerSettings
+from pagefleet.cli.play.runner import ReplicaRunner, RunnerSettings
+from pagefleet.cli.play.scaling import ScalingTerms
 
 FAKE_ENGINE = str(Path(__file__).with_name("fake_engine.py"))
 PATIENCE_S = 90.0
@@ -26,23 +28,25 @@ PATIENCE_S = 90.0
 class Machine:
     """A fleet on this machine, and what a test says to it and sees of it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, **options: Any) -> None:
         self.folder = folder
         settings = RunnerSettings(FAKE_ENGINE, folder, poll_interval_s=0.05, drain_timeout_s=0.5)
-        self.fleet = Fleet(settings)
+        self.fleet = Fleet(replace(settings, **options))
 
     def behave(self, version: str = "v1", **behaviour: Any) -> None:
         """Say how engines of a version behave from their next start on."""
         (self.folder / f"{version}.json").write_text(json.dumps({"version": version, **behaviour}))
 
-    def want(self, replicas: int = 1, version: str = "v1", name: str = "chat") -> LocalService:
+    def want(
+        self, replicas: int = 1, version: str = "v1", name: str = "chat", scaling: ScalingTerms | None = None
+    ) -> LocalService:
         model = str(self.folder / f"{version}.json")
 
         def render(port: int, admin_port: int, share: float) -> list[str]:
             ports = ["--port", str(port), "--admin-port", str(admin_port)]
             return ["engine", "serve", model, *ports, "--served-model-name", name, "--share", f"{share:g}"]
 
-        return LocalService(WantedService(name, name, replicas, (version,)), render)
+        return LocalService(WantedService(name, name, replicas, (version,)), render, scaling)
 
     async def until(self, condition: Callable[[], bool], what: str) -> None:
         deadline = time.monotonic() + PATIENCE_S
@@ -77,6 +81,8 @@ class Machine:
                     if is_last:
                         raise
                 else:
+                    if response.status_code == 503 and not is_last:  # it drains
+                        continue
                     return str(response.json()["version"])
         raise AssertionError("not reached")
 
@@ -188,6 +194,48 @@ async def test_draining_waits_for_requests_in_flight(machine: Machine) -> None:
         rest = [line async for line in lines]
     assert "data: [DONE]" in rest
     await machine.until(lambda: not machine.fleet.views(), "gone")
+
+
+async def test_one_too_many_finishes_its_requests_or_is_called_back(machine: Machine) -> None:
+    machine.behave(tokens=20, token_s=0.05)
+    machine.fleet.apply([machine.want(2)])
+    await machine.until_ready(2)
+    first, second = machine.fleet.ready_replicas("chat")
+    async with httpx.AsyncClient(trust_env=False) as client:
+
+        async def ask(replica: ReplicaRunner) -> bool:
+            body = {"model": "chat", "stream": True}
+            return "[DONE]" in (await client.post(f"{replica.url}/v1/chat/completions", json=body)).text
+
+        answers = [asyncio.create_task(ask(one)) for one in (first, first, second)]
+        await machine.until(lambda: (first.requests_in_flight, second.requests_in_flight) == (2, 1), "requests")
+        machine.fleet.apply([machine.want(1)])
+        assert machine.fleet.ready_replicas("chat") == [first]
+        await machine.until(lambda: second.report is not None and second.report.draining, "it drains")
+        machine.fleet.apply([machine.want(2)])
+        await machine.until_ready(2)
+        assert machine.starts() == 2, "called back, and none started"
+        machine.fleet.apply([machine.want(1)])
+        assert all(await asyncio.gather(*answers))
+    await machine.until(lambda: len(machine.pids()) == 1, "the one too many ends")
+    assert machine.fleet.ready_replicas("chat") == [first]
+
+
+async def test_one_too_many_ends_at_its_deadline(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pagefleet.cli.play.runner.KILL_GRACE_S", 0.1)
+    machine.behave(tokens=10_000, token_s=0.05)
+    machine.fleet.apply([machine.want()])
+    await machine.until_ready(1)
+    (replica,) = machine.fleet.ready_replicas("chat")
+    async with (
+        httpx.AsyncClient(trust_env=False) as client,
+        client.stream("POST", f"{replica.url}/v1/chat/completions", json={"stream": True}) as response,
+    ):
+        lines = response.aiter_lines()
+        await anext(lines)
+        await machine.until(lambda: replica.requests_in_flight == 1, "in flight")
+        machine.fleet.apply([machine.want(0)])
+        await machine.until(lambda: not machine.pids(), "ended")
 
 
 async def test_a_replica_that_does_not_drain_in_time_is_killed(

@@ -210,6 +210,20 @@ def test_a_question_to_a_service_that_crashes_on_it(folder: Path, start: Any) ->
     assert play.finish()[0] == 1
 
 
+def test_a_scaled_service_follows_its_edited_bounds_and_is_woken_by_the_question(folder: Path, start: Any) -> None:
+    scaled = ", autoscaling: {minReplicas: 1, maxReplicas: 3, scaleToZero: {}}"
+    (folder / "manifest.yaml").write_text(service(folder, replicas=0, extra=scaled))
+    play = start("--ask", "Hello?", "--stay")
+    assert play.process.stdout.readline() == "word0 word1 word2 \n"
+    play.wait_for("chat: scales from 0 to 1 replica for WakeUp")
+    play.manifest.write_text(service(folder, extra=scaled.replace("minReplicas: 1", "minReplicas: 2")))
+    play.wait_for("chat: scales from 1 to 2 replicas for Bounds, limited by minReplicas (1 without it)")
+    play.wait_for_engines(2)
+    play.process.send_signal(signal.SIGINT)
+    assert play.finish()[0] == 0
+    assert play.engines() == []
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
 def test_engines_do_not_outlive_a_killed_play(folder: Path, start: Any) -> None:
     (folder / "manifest.yaml").write_text(service(folder, replicas=2))

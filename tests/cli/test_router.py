@@ -14,6 +14,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from pagefleet.cli.play.holding import NotHeld
 from pagefleet.cli.play.router import build_router, pick_model, upstream_client
 from pagefleet.cli.play.server import RouterServer, base_url, listen
 
@@ -38,9 +39,9 @@ class Services:
     def ready_replicas(self, model: str) -> list[Replica]:
         return [replica for replica in self.replicas[model] if replica.is_ready]
 
-    def situation(self, model: str) -> str:
+    async def hold(self, model: str) -> None:
         assert model in self.replicas
-        return "Downloading 63 %"
+        raise NotHeld("Downloading 63 %")
 
 
 @contextlib.asynccontextmanager

@@ -34,13 +34,31 @@ def test_a_trace_is_played_by_all_that_is_compared(
     assert table.read_text() in said
 
 
+def test_what_our_policy_decided_can_be_replayed(trace: Path, tmp_path: Path) -> None:
+    log = tmp_path / "decisions.jsonl"
+    assert run(["simulate", "--trace", str(trace), "--log", str(log)]) == 0
+    assert len(log.read_text().splitlines()) >= 60
+    assert run(["replay", str(log)]) == 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
         (["--suite", "acceptance"], "needs the public traces: write --traces DIR"),
+        (["--rates", "600"], "--rates 600 is neither a file nor stretches: write for example --rates 600:3,600:12"),
+        (["--rates", "600:0"], "--rates 600:0 holds no request"),
+        (["--rates", "-5:3"], "is neither a file nor stretches"),
+        (["--scrape-loss", "1.5"], "--scrape-loss 1.5 is not 0 to 1: write for example --scrape-loss 0.05"),
+        (["--scrape-interval", "0"], "--scrape-interval 0 is not 0.1 to 3600"),
+        (["--prompt-tokens", "0"], "--prompt-tokens 0 is too small"),
         (["--suite", "acceptance", "--traces", "/nowhere"], "--traces /nowhere has no AzureLLMInferenceTrace_conv.csv"),
         (["--trace", "/nowhere.csv"], "--trace /nowhere.csv is no file"),
         (["--times", "0"], "--times 0 is too small"),
+        (["--hint", "3600:8"], "--hint 3600:8 is no span with its replicas: write for example --hint 3600-5400:8"),
+        (["--hint", "5400-3600:8"], "--hint 5400-3600:8 is no span"),
+        (["--hint", "60-120:50"], "--hint 60-120:50 asks for more than --max-replicas 40: write --max-replicas 50"),
+        (["--spare", "-1"], "--spare -1 is not 0 to 40: write for example --spare 1"),
+        (["--start-s", "0"], "--start-s 0 is not 1 to 3600: write for example --start-s 30"),
         (["--initial-replicas", "50"], "write --max-replicas 50 or more"),
     ],
 )
@@ -65,3 +83,21 @@ def test_a_case_that_is_not_in_the_suite_is_told(tmp_path: Path, capsys: pytest.
         (tmp_path / name).write_text("")
     assert run(["simulate", "--suite", "acceptance", "--traces", str(tmp_path), "--case", "day 4"]) == 2
     assert "--case day 4 is not in the suite" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("router", ["round-robin", "stale", "prefix"])
+def test_generated_chats_go_through_a_router(router: str, capsys: pytest.CaptureFixture[str]) -> None:
+    more = ["--scrape-loss", "0.1", "--scrape-delay", "2", "--scrape-interval", "4"]
+    assert run(["simulate", "--rates", "60:3,60:6", "--router", router, *more]) == 0
+    assert "a second" in capsys.readouterr().out
+
+
+def test_what_lets_a_surge_find_replicas_ready_is_tried_beside_ours(tmp_path: Path) -> None:
+    results = tmp_path / "results.json"
+    surge = ["--rates", "240:2,120:8", "--prompt-tokens", "2000", "--initial-replicas", "1"]
+    ready = ["--hint", "240-400:4", "--spare", "1", "--start-s", "30"]
+    assert run(["simulate", *surge, *ready, "--json", str(results)]) == 0
+    found = {each["policy"]: each for each in json.loads(results.read_text())["cases"]["chats"]}
+    assert found["pagefleet + hints"]["setting"] == "4 from 00:04"
+    for name in ("pagefleet + hints", "pagefleet + spare", "pagefleet + start"):
+        assert found[name]["attainment"] > found["pagefleet"]["attainment"]

@@ -15,7 +15,12 @@ class EngineServer(ServerProcess):
     """One engine process tree with a small cache and one thread."""
 
     def __init__(
-        self, model: Path | str, *, engine: dict[str, Any] | None = None, server: dict[str, Any] | None = None
+        self,
+        model: Path | str,
+        *,
+        engine: dict[str, Any] | None = None,
+        server: dict[str, Any] | None = None,
+        pod_uid: str = "pod-1234",
     ) -> None:
         engine_config = {
             "model": str(model),
@@ -36,7 +41,7 @@ class EngineServer(ServerProcess):
         super().__init__(
             EngineConfig(**engine_config),
             ServerConfig(**server_config),
-            environment={**os.environ, "PYTHONPATH": path, "POD_UID": "pod-1234"},
+            environment={**os.environ, "PYTHONPATH": path, "POD_UID": pod_uid},
         )
 
     def wait_capacity(self, timeout_s: float = 90.0, **expected: Any) -> dict[str, Any]:

@@ -265,3 +265,31 @@ def step(
         json_path=json_path,
     )
     run_measurement(lambda: run_step(options, typer.echo))
+
+
+def scrape(
+    preset: Preset = "S",
+    model: Model = "",
+    sequences: Annotated[int, typer.Option(help="Requests that decode meanwhile.")] = 8,
+    scrapes: Annotated[int, typer.Option(help="Looks at /capacity, of the idle and of the busy server.")] = 1000,
+    rounds: Rounds = 4,
+    dtype: Dtype = "auto",
+    threads: Threads = None,
+    json_path: JsonPath = None,
+) -> None:
+    """Measure what a look at /capacity costs a server of one's own, and whether it slows the steps beside."""
+    require_extra("bench", (*BENCH_MODULES, "httpx", "psutil"))
+    from pagefleet.engine.bench.scrape import ScrapeOptions, run_scrape
+
+    check_counts(("--sequences", sequences), ("--rounds", rounds), ("--scrapes", scrapes))
+    if scrapes < rounds:
+        raise UserMistake(f"--scrapes {scrapes} is too small for {rounds} rounds: for example --scrapes {rounds}.")
+    options = ScrapeOptions(
+        engine=bench_engine(model=model, dtype=dtype, threads=threads),
+        preset=preset,
+        sequences=sequences,
+        scrapes=scrapes,
+        rounds=rounds,
+        json_path=json_path,
+    )
+    run_measurement(lambda: run_scrape(options, typer.echo))

@@ -8,16 +8,21 @@ from typing import Annotated
 import typer
 
 from pagefleet.cli import (
+    autoscaler_command,
     bench_command,
     bench_gate_command,
+    bench_simulator_command,
     crds_command,
+    dashboard_command,
     engine_command,
     operator_command,
     plan_command,
     play_command,
     profile_command,
     quantize_command,
+    replay_command,
     simulate_command,
+    top_command,
     validate_command,
 )
 from pagefleet.cli.errors import EXIT_FAILURE, EXIT_INTERRUPTED, CommandError
@@ -39,21 +44,32 @@ app.add_typer(engine_app, name="engine")
 operator_app = typer.Typer(help="The Kubernetes operator.", no_args_is_help=True, rich_markup_mode=None)
 operator_app.command("run")(operator_command.run)
 app.add_typer(operator_app, name="operator")
+autoscaler_app = typer.Typer(help="The Kubernetes autoscaler.", no_args_is_help=True, rich_markup_mode=None)
+autoscaler_app.command("run")(autoscaler_command.run)
+app.add_typer(autoscaler_app, name="autoscaler")
 bench_app = typer.Typer(help="Measure the engine.", no_args_is_help=True, rich_markup_mode=None)
 bench_app.command("throughput")(bench_command.throughput)
 bench_app.command("waste")(bench_command.waste)
 bench_app.command("block-size")(bench_command.block_size)
 bench_app.command("prefix")(bench_command.prefix)
 bench_app.command("step")(bench_command.step)
+bench_app.command("scrape")(bench_command.scrape)
+bench_app.command("simulator")(bench_simulator_command.simulator)
 bench_app.command("quality")(bench_gate_command.quality)
 bench_app.command("serving")(bench_command.serving)
 bench_app.command("soak")(bench_gate_command.soak)
 app.add_typer(bench_app, name="bench")
+dashboard_app = typer.Typer(help="The Grafana dashboards.", no_args_is_help=True, rich_markup_mode=None)
+dashboard_app.command("json")(dashboard_command.json)
+dashboard_app.command("draw")(dashboard_command.draw)
+app.add_typer(dashboard_app, name="dashboard")
 app.command("play")(play_command.play)
 app.command("plan")(plan_command.plan)
 app.command("profile")(profile_command.profile)
 app.command("quantize")(quantize_command.quantize)
+app.command("replay")(replay_command.replay)
 app.command("simulate")(simulate_command.simulate)
+app.command("top")(top_command.top)
 app.command("validate")(validate_command.validate)
 app.command("crds")(crds_command.crds)
 

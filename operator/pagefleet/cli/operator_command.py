@@ -1,30 +1,18 @@
 """`pagefleet operator run`: the operator's flags; all else comes from the environment, as the chart sets it."""
 
-from typing import Annotated
-
 import typer
 
 from pagefleet.cli.errors import UserMistake, require_extra
+from pagefleet.cli.process_options import HttpPort, Kubeconfig, Namespaces
 
 OPERATOR_MODULES = ("aiohttp", "kopf", "kubernetes", "prometheus_client")
 
 
-def run(
-    kubeconfig: Annotated[
-        str | None,
-        typer.Option(metavar="FILE", help="Credentials; default $KUBECONFIG, or those of the pod.", show_default=False),
-    ] = None,
-    namespace: Annotated[
-        list[str] | None,
-        typer.Option(help="Serve this namespace only; may be given again. Default all.", show_default=False),
-    ] = None,
-    http_port: Annotated[
-        int | None, typer.Option(help="Port of health and metrics; default 8080.", show_default=False)
-    ] = None,
-) -> None:
+def run(kubeconfig: Kubeconfig = None, namespace: Namespaces = None, http_port: HttpPort = None) -> None:
     """Run the operator: turn InferenceServices into engine pods until stopped."""
     require_extra("operator", OPERATOR_MODULES)
-    from pagefleet.operator.settings import SettingsError, read_settings
+    from pagefleet.api.process_environment import SettingsError
+    from pagefleet.operator.settings import read_settings
     from pagefleet.operator.start import start
 
     try:

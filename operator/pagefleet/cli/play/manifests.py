@@ -1,13 +1,17 @@
 """From manifest files to what should run on this machine."""
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pagefleet.api.manifest import LoadedService, read_manifests
 from pagefleet.api.v1alpha1 import AutoscalingMode, InferenceService
+from pagefleet.capacity.text import bytes_text
+from pagefleet.cli.play.division import Need, divide
 from pagefleet.cli.play.fleet import LocalService
+from pagefleet.cli.play.local_plan import LocalPlan, plan_here
 from pagefleet.cli.play.plan import WantedService, share_of_machine
+from pagefleet.cli.play.scaling import ScalingTerms
 from pagefleet.engine.machine import usable_cores
 from pagefleet.operator.plan.engine_arguments import UnsupportedSpec, locate_model, render_engine_arguments
 
@@ -51,7 +55,7 @@ def load(files: Sequence[Path], *, has_hub_token: bool = False, extra_flags: Seq
         return LocalManifests(errors=tuple(errors))
     services = [one.service for one in loaded]
     return LocalManifests(
-        services=tuple(_local(service, has_hub_token, extra_flags) for service in services),
+        services=_scaled([_local(service, has_hub_token, extra_flags) for service in services], services),
         specs=tuple(services),
         notes=tuple(note for service in services for note in _notes(service)),
     )
@@ -100,6 +104,56 @@ def _local(service: InferenceService, has_hub_token: bool, extra_flags: Sequence
     return LocalService(WantedService(name, served_name, replicas, configuration), render)
 
 
+def _scaled(local: Sequence[LocalService], services: Sequence[InferenceService]) -> tuple[LocalService, ...]:
+    """Return the services with what autoscaling may make of them, as far as the memory of this machine goes."""
+    plans = [plan_here(service) if _mode(service) is not AutoscalingMode.OFF else LocalPlan() for service in services]
+    most = divide(
+        [
+            Need(
+                replicas=0 if one.wanted.refusal else _most_allowed(service),
+                is_scaled=_mode(service) is AutoscalingMode.ACTIVE,
+                least_bytes=plan.least_bytes,
+                usable_bytes=plan.usable_bytes,
+            )
+            for one, service, plan in zip(local, services, plans, strict=True)
+        ]
+    )
+    return tuple(
+        one if _mode(service) is AutoscalingMode.OFF else _with_scaling(one, service, plan, replicas)
+        for one, service, plan, replicas in zip(local, services, plans, most, strict=True)
+    )
+
+
+def _with_scaling(local: LocalService, service: InferenceService, plan: LocalPlan, most: int) -> LocalService:
+    is_active = _mode(service) is AutoscalingMode.ACTIVE
+    note = ""
+    if is_active and most < _most_allowed(service) and plan.least_bytes and plan.usable_bytes:
+        note = (
+            f"a replica needs {bytes_text(plan.least_bytes)} of the {bytes_text(plan.usable_bytes)} that replicas may "
+            f"share on this machine, which is enough for {most}"
+        )
+    spec = service.spec.autoscaling
+    terms = ScalingTerms(
+        service=service.model_copy(update={"status": service.status.model_copy(update={"plan": plan.status})}),
+        is_active=is_active,
+        most_replicas=most if is_active or spec is None else spec.max_replicas,
+        memory_note=note,
+    )
+    wanted = replace(local.wanted, replicas=terms.first_replicas(), most_replicas=most if is_active else None)
+    return replace(local, wanted=wanted, scaling=terms)
+
+
+def _mode(service: InferenceService) -> AutoscalingMode:
+    return AutoscalingMode.OFF if service.spec.autoscaling is None else service.spec.autoscaling.mode
+
+
+def _most_allowed(service: InferenceService) -> int:
+    """Return the replicas that the user allows."""
+    if _mode(service) is AutoscalingMode.ACTIVE and service.spec.autoscaling is not None:
+        return service.spec.autoscaling.max_replicas
+    return service.spec.replicas
+
+
 def share_of_cores(cores: int, share: float) -> int | None:
     """Return one replica's threads when several share the machine; None leaves the choice to a replica alone.
 
@@ -118,8 +172,6 @@ class _NoToken(Exception):
 
 def _notes(service: InferenceService) -> list[str]:
     notes = []
-    if service.spec.autoscaling is not None and service.spec.autoscaling.mode is AutoscalingMode.ACTIVE:
-        notes.append(f"{service.metadata.name}: autoscaling has no effect here, {service.spec.replicas} replicas stay.")
     if service.spec.template.metadata or service.spec.template.spec:
         notes.append(f"{service.metadata.name}: spec.template has no effect here, it is about pods.")
     return notes

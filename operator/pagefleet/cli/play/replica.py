@@ -1,6 +1,7 @@
 """The life of one replica, as pure functions: every change takes the time as an argument.
 
     Starting → Downloading → Loading → Ready → Draining → Stopped
+                                       Ready ⇄ Retiring → Draining   (one too many: called back if demand returns)
        any of them, process ends with 2      → Failed      (the user's mistake: starting again cannot help)
        any of them, process ends otherwise   → Restarting  (waits for the back-off, then Starting)
 
@@ -21,12 +22,13 @@ HUNG_EXIT_CODE = 1000
 
 
 class Phase(StrEnum):
-    """Name where a replica is in its life; the first six are the engine's own."""
+    """Name where a replica is in its life; Retiring, Restarting and Stopped are play's own."""
 
     STARTING = "Starting"
     DOWNLOADING = "Downloading"
     LOADING = "Loading"
     READY = "Ready"
+    RETIRING = "Retiring"
     DRAINING = "Draining"
     FAILED = "Failed"
     RESTARTING = "Restarting"
@@ -46,6 +48,8 @@ class ReplicaState:
     restarts: int = 0
     ready_since: float | None = None
     restart_at: float | None = None
+    is_called_back: bool = False
+    """Whether it was to leave, and does not say yet that it takes requests again."""
 
 
 def back_off_s(crashes_in_a_row: int) -> float:
@@ -55,9 +59,11 @@ def back_off_s(crashes_in_a_row: int) -> float:
 
 def after_report(state: ReplicaState, report: CapacityReport, now: float) -> ReplicaState:
     """Take over what the running engine says of itself; it never says that it has stopped."""
-    if state.phase is Phase.DRAINING:
+    if state.phase in (Phase.DRAINING, Phase.RETIRING):
         return state  # asked to leave: late answers from before the signal must not make it routable again
     phase = Phase(report.phase.value)
+    if state.is_called_back and phase is Phase.DRAINING:
+        return state  # a late answer from before it was called back
     since = state.ready_since if state.ready_since is not None else now
     return replace(
         state,
@@ -66,12 +72,13 @@ def after_report(state: ReplicaState, report: CapacityReport, now: float) -> Rep
         message=report.detail or "",
         ready_since=since if phase is Phase.READY else None,
         restart_at=None,
+        is_called_back=False,
     )
 
 
 def after_exit(state: ReplicaState, exit_code: int, reason: str, now: float) -> ReplicaState:
     """Decide what follows the end of the process: stop, fail for good, or start again after a back-off."""
-    if state.phase is Phase.DRAINING:
+    if state.phase in (Phase.DRAINING, Phase.RETIRING):
         return replace(state, phase=Phase.STOPPED, progress=None, message="", ready_since=None)
     if exit_code == USER_MISTAKE_EXIT_CODE:
         return replace(state, phase=Phase.FAILED, progress=None, message=reason, ready_since=None)
@@ -85,12 +92,23 @@ def after_exit(state: ReplicaState, exit_code: int, reason: str, now: float) -> 
         crashes_in_a_row=crashes,
         ready_since=None,
         restart_at=now + back_off_s(crashes),
+        is_called_back=False,
     )
 
 
 def after_restart(state: ReplicaState) -> ReplicaState:
     """Count a new process; the crash row goes on until the replica has been healthy."""
     return replace(state, phase=Phase.STARTING, progress=None, message="", restarts=state.restarts + 1, restart_at=None)
+
+
+def retiring(state: ReplicaState) -> ReplicaState:
+    """Mark a ready replica as one too many: it takes no requests, and ends when those in flight have finished."""
+    return replace(state, phase=Phase.RETIRING, progress=None, message="finishes its requests")
+
+
+def called_back(state: ReplicaState) -> ReplicaState:
+    """Call a retiring replica back: it is ready again once its engine says so."""
+    return replace(state, phase=Phase.STARTING, message="takes requests again", is_called_back=True)
 
 
 def draining(state: ReplicaState) -> ReplicaState:

@@ -2,11 +2,13 @@
 
 Bytes pass through unchanged and unbuffered. A client that leaves closes its upstream, so that the engine aborts the
 sequence. An upstream that dies before its first body byte is replaced once; generation has no side effect to repeat.
+Where no replica is ready and a request wakes one, the request is held until then.
 """
 
 import asyncio
 import json
 from collections.abc import AsyncIterator, Sequence
+from enum import Enum, auto
 from typing import Protocol
 
 import httpx
@@ -16,6 +18,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
+
+from pagefleet.cli.play.holding import NotHeld
 
 LARGEST_BODY_BYTES = 64 * 1024 * 1024
 RETRY_AFTER_S = 2
@@ -57,8 +61,8 @@ class Directory(Protocol):
     def ready_replicas(self, model: str) -> Sequence[Upstream]:
         """List the replicas of a model that take new requests."""
 
-    def situation(self, model: str) -> str:
-        """Say why a model has no ready replica, such as `Loading 40 %`."""
+    async def hold(self, model: str) -> None:
+        """Wait for a ready replica where a request wakes one; raises NotHeld with why not."""
 
 
 class RoutingError(Exception):
@@ -130,6 +134,12 @@ def upstream_client() -> httpx.AsyncClient:
     return client
 
 
+class _Outcome(Enum):
+    ANSWERED = auto()
+    REFUSED = auto()
+    DIED = auto()
+
+
 class _Forward:
     """Forward one POST, as a plain ASGI application: that is where a client's leaving can be seen at any time."""
 
@@ -163,28 +173,42 @@ class _Forward:
         try:
             while True:
                 upstream = self._choose(model, tried)
-                tried.add(upstream.url)
-                if await self._relay(upstream, request, body, send, may_retry=len(tried) == 1):
+                if upstream is None:
+                    await self._hold(model)
+                    continue
+                outcome = await self._relay(upstream, request, body, send, may_retry=not tried)
+                if outcome is _Outcome.ANSWERED:
                     return
+                if outcome is _Outcome.DIED:
+                    tried.add(upstream.url)
         except RoutingError as error:
             await error.response()(request.scope, request.receive, send)
 
-    def _choose(self, model: str, tried: set[str]) -> Upstream:
+    def _choose(self, model: str, tried: set[str]) -> Upstream | None:
+        """Return the ready replica with the fewest requests in flight; None where none was ready yet."""
         ready = [upstream for upstream in self._directory.ready_replicas(model) if upstream.url not in tried]
         if ready:
             return min(ready, key=lambda upstream: upstream.in_flight)
         if tried:
             raise _died()
-        raise RoutingError(
-            503,
-            f"No replica of {model} is ready: {self._directory.situation(model)}. Try again in {RETRY_AFTER_S} s.",
-            type="service_unavailable",
-            code="not_ready",
-            retry_after_s=RETRY_AFTER_S,
-        )
+        return None
 
-    async def _relay(self, upstream: Upstream, request: Request, body: bytes, send: Send, *, may_retry: bool) -> bool:
-        """Send the request to one replica and its answer to the client; False when another one should be tried."""
+    async def _hold(self, model: str) -> None:
+        try:
+            await self._directory.hold(model)
+        except NotHeld as reason:
+            raise RoutingError(
+                503,
+                f"No replica of {model} is ready: {reason}. Try again in {RETRY_AFTER_S} s.",
+                type="service_unavailable",
+                code="not_ready",
+                retry_after_s=RETRY_AFTER_S,
+            ) from None
+
+    async def _relay(
+        self, upstream: Upstream, request: Request, body: bytes, send: Send, *, may_retry: bool
+    ) -> "_Outcome":
+        """Send the request to one replica and its answer to the client, unless another one should be tried."""
         url = httpx.URL(upstream.url + request.url.path, query=request.scope["query_string"] or None)
         outgoing = self._client.build_request("POST", url, headers=_forwarded(request.headers.raw), content=body)
         response: httpx.Response | None = None
@@ -196,12 +220,12 @@ class _Forward:
                 first = await anext(chunks, b"")
             except httpx.TransportError as error:
                 if may_retry:
-                    return False
+                    return _Outcome.DIED
                 raise _died() from error
-            if response.status_code == 503 and not upstream.is_ready and may_retry:
-                return False  # it began to drain while the request was on its way
+            if response.status_code == 503 and not upstream.is_ready:
+                return _Outcome.REFUSED  # it began to drain while the request was on its way
             await _copy(response, first, chunks, send)
-            return True
+            return _Outcome.ANSWERED
         finally:
             upstream.in_flight -= 1
             if response is not None:

@@ -24,8 +24,6 @@ from pagefleet.cli.play.server import RouterServer, base_url, listen
 from pagefleet.cli.play.view import ServiceView
 
 TABLE_INTERVAL_S = 0.25
-HOPELESS_CRASHES = 3
-"""Crashes in a row after which a question is given up; the replica itself is started again for ever."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,15 +104,18 @@ class _Session:
         side_tasks = [asyncio.create_task(self._follow_files()), asyncio.create_task(self._draw())]
         asking = asyncio.create_task(self._ask_and_stay())
         stopping = asyncio.create_task(self._stop.wait())
+        scaling = asyncio.create_task(self._fleet.keep_deciding())
         try:
             self._screen.show_table()
             self._take_over(loaded)
-            await asyncio.wait((asking, stopping, serving), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((asking, stopping, serving, scaling), return_when=asyncio.FIRST_COMPLETED)
+            if scaling.done():
+                scaling.result()
             if asking.done():
                 return asking.result()
             return EXIT_INTERRUPTED if self._options.question is not None and not self._has_told_curl else 0
         finally:
-            tasks = [*side_tasks, asking, stopping, *filter(None, (self._describing,))]
+            tasks = [*side_tasks, asking, stopping, scaling, *filter(None, (self._describing,))]
             for task in tasks:
                 task.cancel()
             await self._end(server, serving)
@@ -176,7 +177,7 @@ class _Session:
 
     async def _follow_files(self) -> None:
         async for _ in manifests.watch(self._options.files):
-            loaded = self._options.load()
+            loaded = await asyncio.to_thread(self._options.load)  # it may read the headers of models
             if loaded.errors:
                 for error in loaded.errors:
                     self._screen.note(error)
@@ -216,9 +217,9 @@ class _Session:
             if not views:
                 raise AskFailed("The service to ask is gone from the files.")
             view = views[0]
-            if view.ready:
+            if view.can_be_asked:
                 return view
-            if view.phase is ServicePhase.FAILED or view.crashes_in_a_row >= HOPELESS_CRASHES:
+            if view.is_hopeless:
                 raise AskFailed(f"{view.name} cannot answer: {view.message}")
             if view.phase is ServicePhase.STOPPED:
                 raise AskFailed(f"{view.name} cannot answer: spec.replicas is 0; write replicas: 1.")

@@ -31,6 +31,9 @@ class RunnerSettings:
     log_folder: Path = Path()
     poll_interval_s: float = 0.25
     drain_timeout_s: float = 30.0
+    clock: Callable[[], float] = time.monotonic
+    """Seconds, of the phases and of autoscaling."""
+    decision_interval_s: float = 5.0
 
 
 class ReplicaRunner:
@@ -55,6 +58,10 @@ class ReplicaRunner:
         self.in_flight = 0
         self.state = ReplicaState()
         self.report: CapacityReport | None = None
+        self.reported_s: float | None = None
+        """When the latest report came."""
+        self.created_s = settings.clock()
+        """Since when it is on its way: its making, or the crash of what was ready."""
         self._render = render
         self._settings = settings
         self._taken_ports = taken_ports
@@ -63,6 +70,8 @@ class ReplicaRunner:
         self._on_change = on_change
         self._process: EngineProcess | None = None
         self._leave = asyncio.Event()
+        self._retired_s = 0.0
+        self._may_drain_s = settings.drain_timeout_s
         self._generated: deque[tuple[float, int]] = deque()
         self._task = asyncio.create_task(self._run(), name=f"{name}-{number}")
 
@@ -79,13 +88,28 @@ class ReplicaRunner:
         (start, before), (end, after) = self._generated[0], self._generated[-1]
         return max(0, after - before) / (end - start) if end > start else None
 
+    @property
+    def requests_in_flight(self) -> int:
+        """Return the requests that the router or the engine knows of, whichever knows more."""
+        told = self.report.in_flight if self.report is not None else None
+        return max(self.in_flight, told or 0)
+
+    def retire(self) -> None:
+        """Take no new requests; end once those in flight have finished, or at the drain timeout."""
+        self._retired_s = time.monotonic()
+        self._become(lives.retiring(self.state))
+
+    def call_back(self) -> None:
+        """Take requests again in place of retiring."""
+        self._become(lives.called_back(self.state))
+
     def drain(self) -> None:
         """Take no new requests, let those in flight finish, then end. May be called again."""
         if self._leave.is_set():
             return
         self._leave.set()
         if self._task.done():
-            self._become(lives.after_exit(lives.draining(self.state), 0, "", time.monotonic()))
+            self._become(lives.after_exit(lives.draining(self.state), 0, "", self._settings.clock()))
             return
         self._become(lives.draining(self.state))
         if self._process is not None:
@@ -109,13 +133,15 @@ class ReplicaRunner:
                 exit_code, reason = lives.USER_MISTAKE_EXIT_CODE, str(error)
             self.report = None
             self._generated.clear()
-            self._become(lives.after_exit(self.state, exit_code, reason, time.monotonic()))
+            if self.state.ready_since is not None:
+                self.created_s = self._settings.clock()
+            self._become(lives.after_exit(self.state, exit_code, reason, self._settings.clock()))
             if self.state.phase is not Phase.RESTARTING:
                 return
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._leave.wait(), (self.state.restart_at or 0.0) - time.monotonic())
+                await asyncio.wait_for(self._leave.wait(), (self.state.restart_at or 0.0) - self._settings.clock())
             if self._leave.is_set():
-                self._become(lives.after_exit(lives.draining(self.state), 0, "", time.monotonic()))
+                self._become(lives.after_exit(lives.draining(self.state), 0, "", self._settings.clock()))
                 return
             self._become(lives.after_restart(self.state))
 
@@ -124,6 +150,7 @@ class ReplicaRunner:
         self._ports = free_ports(2, self._taken_ports)
         self._taken_ports.update(self._ports)
         port, admin_port = self._ports
+        admin_url = f"http://127.0.0.1:{admin_port}"
         try:
             process = await EngineProcess.start(
                 self._settings.engine_program, self._render(port, admin_port), self.log_path
@@ -135,8 +162,9 @@ class ReplicaRunner:
             killer = asyncio.create_task(self._kill_when_late(process))
             try:
                 while not (await asyncio.wait((ending,), timeout=self._settings.poll_interval_s))[0]:
-                    await self._ask(f"http://127.0.0.1:{admin_port}/capacity")
-                    if await self._is_hung(f"http://127.0.0.1:{admin_port}/livez"):
+                    await self._steer(admin_url)
+                    await self._ask(f"{admin_url}/capacity")
+                    if await self._is_hung(f"{admin_url}/livez"):
                         process.kill()
                         await ending
                         return lives.HUNG_EXIT_CODE, "the engine makes no steps although work is pending"
@@ -149,8 +177,27 @@ class ReplicaRunner:
 
     async def _kill_when_late(self, process: EngineProcess) -> None:
         await self._leave.wait()
-        await asyncio.sleep(self._settings.drain_timeout_s + KILL_GRACE_S)
+        await asyncio.sleep(self._may_drain_s + KILL_GRACE_S)
         process.kill()
+
+    async def _steer(self, admin_url: str) -> None:
+        """Have the engine drain while the replica retires, and take requests again once it was called back."""
+        if self.state.is_called_back:
+            await self._post(f"{admin_url}/undrain")
+        elif self.state.phase is Phase.RETIRING:
+            drains = self.report is not None and self.report.draining
+            if time.monotonic() - self._retired_s >= self._settings.drain_timeout_s:
+                self._may_drain_s = 0.0  # it had its time
+                self.drain()
+            elif not drains:
+                await self._post(f"{admin_url}/drain")
+            elif not self.requests_in_flight:
+                self.drain()
+
+    async def _post(self, url: str) -> None:
+        """Tell the engine something; one that does not hear it is told again at the next poll."""
+        with contextlib.suppress(httpx.HTTPError):
+            await self._client.post(url)
 
     async def _ask(self, url: str) -> None:
         """Take over one capacity report; an engine that does not answer yet, or any more, changes nothing."""
@@ -159,8 +206,8 @@ class ReplicaRunner:
             report = CapacityReport.model_validate_json(response.content)
         except (httpx.HTTPError, ValidationError):
             return
-        now = time.monotonic()
-        self.report = report
+        now = self._settings.clock()
+        self.report, self.reported_s = report, now
         if report.generation_tokens_total is not None:
             self._generated.append((now, report.generation_tokens_total))
             while now - self._generated[0][0] > RATE_WINDOW_S:

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from pagefleet.cli.play.reports import describe_changes
+from pagefleet.cli.play.reports import describe_changes, describe_decisions
 from pagefleet.cli.play.table import render_table
 from pagefleet.cli.play.view import ServiceView
 
@@ -44,12 +44,14 @@ class Screen:
             self._live.refresh()
 
     def tell_changes(self) -> None:
-        """Write a line for every event since the last call, where there is no table."""
+        """Write a line for every event since the last call where there is no table, and for every decision anywhere."""
+        views = self._views()
+        lines = describe_decisions(self._told, views)
         if not self._is_terminal:
-            views = self._views()
-            for line in describe_changes(self._told, views, self._url):
-                typer.echo(line, err=True)
-            self._told = views
+            lines += describe_changes(self._told, views, self._url)
+        self._told = views
+        for line in lines:
+            self.note(line)
 
     def note(self, line: str) -> None:
         """Write a line about what goes on."""

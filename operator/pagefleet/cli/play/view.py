@@ -7,11 +7,14 @@ from typing import TypeVar
 
 from pagefleet.api.capacity import CapacityReport
 from pagefleet.api.v1alpha1 import ServicePhase
+from pagefleet.autoscaler.decision import Decision
 from pagefleet.cli.play.plan import WantedService
 from pagefleet.cli.play.replica import Phase, ReplicaState
 
 Number = TypeVar("Number", int, float)
 
+HOPELESS_CRASHES = 3
+"""Crashes in a row after which nobody waits for a service; its replicas are started again for ever."""
 # While nothing answers, the most advanced replica speaks for the service.
 _ADVANCEMENT = (Phase.LOADING, Phase.DOWNLOADING, Phase.STARTING, Phase.RESTARTING, Phase.FAILED)
 _SERVICE_PHASES = {
@@ -38,6 +41,20 @@ class ReplicaView:
 
 
 @dataclass(frozen=True, slots=True)
+class ScalingView:
+    """Show what the autoscaler decided last."""
+
+    decision: Decision
+    is_active: bool
+    """Whether it is done, or only told."""
+    wakes: bool
+    """Whether a request starts the service from zero."""
+    held_requests: int
+    memory_note: str
+    """Why this machine holds no more replicas; empty where it holds all that the user allows."""
+
+
+@dataclass(frozen=True, slots=True)
 class ServiceView:
     """Show one service. Unknown numbers are None."""
 
@@ -55,9 +72,23 @@ class ServiceView:
     tokens_per_s: float | None
     restarts: int
     crashes_in_a_row: int
+    scaling: ScalingView | None = None
+    """None where the number of replicas is fixed."""
+
+    @property
+    def is_hopeless(self) -> bool:
+        """Tell whether waiting for it cannot help."""
+        return self.phase is ServicePhase.FAILED or self.crashes_in_a_row >= HOPELESS_CRASHES
+
+    @property
+    def can_be_asked(self) -> bool:
+        """Tell whether a request is answered: by a replica, or by one that it starts."""
+        return bool(self.ready) or (self.scaling is not None and self.scaling.wakes and not self.is_hopeless)
 
 
-def view_service(name: str, wanted: WantedService | None, replicas: Sequence[ReplicaView]) -> ServiceView:
+def view_service(
+    name: str, wanted: WantedService | None, replicas: Sequence[ReplicaView], scaling: ScalingView | None = None
+) -> ServiceView:
     """Summarize one service; `wanted` is None for one that leaves."""
     answering = [replica for replica in replicas if replica.state.phase is Phase.READY]
     speaker = _speaker(replicas)
@@ -65,7 +96,7 @@ def view_service(name: str, wanted: WantedService | None, replicas: Sequence[Rep
     return ServiceView(
         name=name,
         served_name=wanted.served_name if wanted else name,
-        phase=_phase(wanted, replicas, speaker),
+        phase=_phase(wanted, replicas, speaker, scaling),
         progress=_progress(speaker) if speaker and (not wanted or len(answering) < wanted.replicas) else "",
         message=_message(wanted, replicas),
         ready=len(answering),
@@ -75,6 +106,7 @@ def view_service(name: str, wanted: WantedService | None, replicas: Sequence[Rep
         tokens_per_s=_sum([replica.tokens_per_s for replica in answering]),
         restarts=sum(replica.state.restarts for replica in replicas),
         crashes_in_a_row=max((replica.state.crashes_in_a_row for replica in replicas), default=0),
+        scaling=scaling,
     )
 
 
@@ -84,7 +116,12 @@ def _speaker(replicas: Sequence[ReplicaView]) -> ReplicaView | None:
     return min(rising, key=lambda replica: _ADVANCEMENT.index(replica.state.phase), default=None)
 
 
-def _phase(wanted: WantedService | None, replicas: Sequence[ReplicaView], speaker: ReplicaView | None) -> ServicePhase:
+def _phase(
+    wanted: WantedService | None,
+    replicas: Sequence[ReplicaView],
+    speaker: ReplicaView | None,
+    scaling: ScalingView | None,
+) -> ServicePhase:
     if wanted is None:
         return ServicePhase.DRAINING
     answering = [replica for replica in replicas if replica.state.phase is Phase.READY]
@@ -96,7 +133,9 @@ def _phase(wanted: WantedService | None, replicas: Sequence[ReplicaView], speake
             return ServicePhase.DEGRADED
         if any(not replica.is_current for replica in answering):
             return ServicePhase.UPDATING
-        return ServicePhase.READY if len(answering) >= wanted.replicas else ServicePhase.DEGRADED
+        # A service that scales up has all that it had: only a crash on the way is a lack.
+        is_growing = scaling is not None and scaling.is_active and not (speaker and speaker.state.crashes_in_a_row)
+        return ServicePhase.READY if is_growing or len(answering) >= wanted.replicas else ServicePhase.DEGRADED
     if wanted.refusal:
         return ServicePhase.FAILED
     if wanted.replicas == 0:

@@ -1,0 +1,22 @@
+"""`pagefleet autoscaler run`: the autoscaler's flags; all else comes from the environment, as the chart sets it."""
+
+import typer
+
+from pagefleet.cli.errors import UserMistake, require_extra
+from pagefleet.cli.process_options import HttpPort, Kubeconfig, Namespaces
+
+AUTOSCALER_MODULES = ("aiohttp", "kubernetes", "prometheus_client")
+
+
+def run(kubeconfig: Kubeconfig = None, namespace: Namespaces = None, http_port: HttpPort = None) -> None:
+    """Run the autoscaler: set the number of replicas by what engines really have, until stopped."""
+    require_extra("autoscaler", AUTOSCALER_MODULES)
+    from pagefleet.api.process_environment import SettingsError
+    from pagefleet.autoscaler.process_settings import read_settings
+    from pagefleet.autoscaler.start import start
+
+    try:
+        settings = read_settings(kubeconfig=kubeconfig, namespaces=tuple(namespace or ()), http_port=http_port)
+    except SettingsError as error:
+        raise UserMistake(f"{error}.") from error
+    raise typer.Exit(start(settings))

@@ -1,0 +1,1 @@
+"""`pagefleet top`: every service of a cluster in one live table."""

@@ -1,0 +1,5 @@
+"""Fixtures of commands against a real API server."""
+
+from tests.support.crd_fixtures import client, crd_cluster
+
+__all__ = ["client", "crd_cluster"]
