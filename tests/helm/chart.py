@@ -58,8 +58,9 @@ def of_kind(rendered: Iterable[Object], kind: str) -> list[Object]:
     return [document for document in rendered if document["kind"] == kind]
 
 
-def without_crd(rendered: str) -> str:
-    """Return a rendering less the CRD, which is compared with the types instead of with a copy of itself."""
+def without_files(rendered: str) -> str:
+    """Return a rendering less what is a file of its own: CRD, dashboards and alerts, which other tests compare."""
     parts = rendered.split("---\n# Source: ")
-    kept = [part for part in parts if not part.startswith("pagefleet/templates/crd.yaml")]
+    from_files = tuple(f"pagefleet/templates/{name}.yaml" for name in ("crd", "dashboards", "alerts"))
+    kept = [part for part in parts if not part.startswith(from_files)]
     return "---\n# Source: ".join(kept)

@@ -8,7 +8,9 @@ import pytest
 import yaml
 
 from pagefleet.api.crd import CRD_NAME, crd_manifest, crd_yaml
-from tests.helm.chart import CHART, KUBE_VERSION, VALUE_SETS, VALUES, helm, objects, of_kind, render, without_crd
+from pagefleet.cli.dashboards.boards import BOARDS
+from pagefleet.cli.dashboards.grafana import dashboard_json
+from tests.helm.chart import CHART, KUBE_VERSION, VALUE_SETS, VALUES, helm, objects, of_kind, render, without_files
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -21,7 +23,7 @@ def test_lint_finds_nothing(values: str) -> None:
 @pytest.mark.parametrize("values", VALUE_SETS)
 def test_renders_as_reviewed(values: str) -> None:
     """Write the goldens anew with PAGEFLEET_UPDATE_GOLDENS=1, and review the difference."""
-    rendered = without_crd(render(values))
+    rendered = without_files(render(values))
     golden = GOLDEN / f"{values}.yaml"
     if os.environ.get("PAGEFLEET_UPDATE_GOLDENS"):
         golden.write_text(rendered)
@@ -35,6 +37,24 @@ def test_the_crd_is_the_one_of_the_types() -> None:
     assert crd == crd_manifest()
     copy = CHART / "files" / f"{CRD_NAME}.yaml"
     assert copy.read_text() == crd_yaml(), f"run pagefleet crds > {copy.relative_to(CHART.parents[1])}"
+
+
+def test_the_dashboards_are_the_described_ones() -> None:
+    config_maps = of_kind(objects(render("cluster-wide")), "ConfigMap")
+    (shown,) = [each for each in config_maps if "grafana_dashboard" in each["metadata"]["labels"]]
+    assert shown["metadata"]["annotations"] == {"grafana_folder": "pagefleet"}
+    assert shown["data"] == {f"pagefleet-{name}.json": dashboard_json(board) for name, board in BOARDS.items()}
+
+
+def test_the_alerts_are_the_files_with_links_to_their_runbooks() -> None:
+    (shown,) = of_kind(objects(render("everything")), "PrometheusRule")
+    assert shown["metadata"]["labels"]["release"] == "monitoring"
+    expected = yaml.safe_load((CHART / "files" / "alerts.yaml").read_text())
+    for group in expected["groups"]:
+        for rule in group["rules"]:
+            rule["annotations"]["runbook_url"] = f"https://runbooks.example/pagefleet/{rule['alert']}.md"
+    assert shown["spec"] == expected
+    assert not of_kind(objects(render("cluster-wide")), "PrometheusRule")
 
 
 @pytest.mark.parametrize("values", VALUE_SETS)
@@ -67,10 +87,14 @@ REFUSED = [
     ({"operator": {"image": {"pullPolicy": "Sometimes"}}}, "/operator/image/pullPolicy"),
     ({"operator": {"env": {"PATH": "/"}}}, "PATH"),
     ({"operator": {"logLevel": "chatty"}}, "/operator/logLevel"),
+    ({"autoscaler": {"image": {}}}, "image"),
+    ({"autoscaler": {"decisionLog": "some"}}, "/autoscaler/decisionLog"),
     ({"engine": {"image": {"pullPolicy": "Sometimes"}}}, "/engine/image/pullPolicy"),
     ({"engine": {"resources": {}}}, "resources"),
     ({"crds": {"keep": False}}, "keep"),
     ({"metrics": {"enabled": True}}, "enabled"),
+    ({"dashboards": {"folders": []}}, "folders"),
+    ({"alerts": {"runbooks": "docs"}}, "/alerts/runbooks"),
     ({"networkPolicy": {"from": []}}, "from"),
     ({"imagePullSecrets": ["registry"]}, "/imagePullSecrets/0"),
     ({"namespaced": "yes"}, "/namespaced"),
@@ -108,3 +132,34 @@ def test_no_rule_holds_a_wildcard(values: str) -> None:
     rules = [rule for role in roles for rule in role["rules"]]
     assert rules
     assert not [rule for rule in rules if "*" in rule["apiGroups"] + rule["resources"] + rule["verbs"]]
+
+
+def test_without_the_autoscaler_nothing_of_it_is_left() -> None:
+    rendered = render("cluster-wide", "--set=autoscaler.enabled=false")
+    named = [document["metadata"]["name"] for document in objects(rendered)]
+    assert named
+    assert not [name for name in named if "autoscaler" in name]
+
+
+def test_the_autoscaler_cannot_touch_what_the_operator_writes() -> None:
+    for values in ("cluster-wide", "namespaced"):
+        roles = [
+            document
+            for document in objects(render(values))
+            if document["kind"] in ("Role", "ClusterRole") and document["metadata"]["name"].endswith("-autoscaler")
+        ]
+        writes = {
+            (resource, verb)
+            for role in roles
+            for rule in role["rules"]
+            for resource in rule["resources"]
+            for verb in rule["verbs"]
+            if verb not in ("get", "list", "watch")
+        }
+        assert writes == {
+            ("inferenceservices/scale", "patch"),
+            ("inferenceservices/status", "patch"),
+            ("events", "create"),
+            ("leases", "create"),
+            ("leases", "update"),
+        }

@@ -9,7 +9,7 @@ import pytest
 
 from tests.cluster.cluster import Cluster
 from tests.helm.chart import CHART, NAMESPACE, VALUE_SETS, Object, objects, render
-from tests.images.build import BuiltImage, build, why_not
+from tests.images.build import BuiltImage, build_thin, why_not
 
 SERVER_SIDE = ("--server-side", "--force-conflicts", "--dry-run=server", "--validate=strict")
 
@@ -27,6 +27,7 @@ def restricted_namespace(cluster: Cluster, name: str) -> None:
     cluster.kubectl("label", "namespace", name, *modes)
 
 
+@pytest.mark.usefixtures("optional_kinds")
 @pytest.mark.parametrize("values", VALUE_SETS)
 def test_the_api_server_accepts_every_object(api_cluster: Cluster, values: str) -> None:
     with api_cluster.namespace("chart") as namespace:
@@ -70,7 +71,7 @@ def release(node_cluster: Cluster) -> Iterator[Release]:
     """Return a namespace for the release, with the operator's image on every node."""
     if reason := why_not():
         pytest.skip(reason)
-    image = build("operator")
+    image = build_thin("operator")
     for archive in image.archives:
         node_cluster.import_image(archive)
     with node_cluster.namespace("fleet") as namespace:

@@ -35,6 +35,24 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end }}
 
+{{- define "pagefleet.autoscalerServiceAccountName" -}}
+{{- default (printf "%s-autoscaler" (include "pagefleet.fullname" .)) .Values.autoscaler.serviceAccount.name }}
+{{- end }}
+
+{{- define "pagefleet.autoscalerSelectorLabels" -}}
+app.kubernetes.io/name: pagefleet
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/component: autoscaler
+{{- end }}
+
+{{- define "pagefleet.autoscalerLabels" -}}
+{{ include "pagefleet.autoscalerSelectorLabels" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/part-of: pagefleet
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- end }}
+
 {{/* An image by digest where one is given, else by tag, else by the chart's appVersion. */}}
 {{- define "pagefleet.image" -}}
 {{- $image := .image }}
@@ -61,7 +79,7 @@ Each verb is one that it uses. Server-side apply of a new object needs patch and
   verbs: [update]
 - apiGroups: [""]
   resources: [pods]
-  verbs: [list, watch]
+  verbs: [list, watch, patch] # which of them leave, and drain before
 - apiGroups: [apps]
   resources: [controllerrevisions, replicasets]
   verbs: [list, watch, create, patch, delete] # of revisions that are done with; the rest goes with its owner
@@ -80,4 +98,22 @@ Each verb is one that it uses. Server-side apply of a new object needs patch and
 - apiGroups: [inference.networking.k8s.io] # where the cluster has it
   resources: [inferencepools]
   verbs: [list, watch, create, patch]
+{{- end }}
+
+{{/*
+What the autoscaler does in the namespaces that it serves: it changes the number of replicas, and nothing else.
+*/}}
+{{- define "pagefleet.autoscalerRules" -}}
+- apiGroups: [serving.pagefleet.io]
+  resources: [inferenceservices]
+  verbs: [get, list, watch]
+- apiGroups: [serving.pagefleet.io]
+  resources: [inferenceservices/scale, inferenceservices/status]
+  verbs: [patch]
+- apiGroups: [""]
+  resources: [pods]
+  verbs: [list, watch]
+- apiGroups: [""]
+  resources: [events]
+  verbs: [create]
 {{- end }}
