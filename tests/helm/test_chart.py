@@ -52,9 +52,17 @@ def test_the_alerts_are_the_files_with_links_to_their_runbooks() -> None:
     expected = yaml.safe_load((CHART / "files" / "alerts.yaml").read_text())
     for group in expected["groups"]:
         for rule in group["rules"]:
+            rule["annotations"]["runbook"] = f"pagefleet runbook {rule['alert']}"
             rule["annotations"]["runbook_url"] = f"https://runbooks.example/pagefleet/{rule['alert']}.md"
     assert shown["spec"] == expected
     assert not of_kind(objects(render("cluster-wide")), "PrometheusRule")
+
+
+def test_alerts_have_no_link_that_nobody_gave() -> None:
+    (shown,) = of_kind(objects(render("cluster-wide", "--set", "alerts.enabled=true")), "PrometheusRule")
+    annotations = [rule["annotations"] for group in shown["spec"]["groups"] for rule in group["rules"]]
+    assert annotations
+    assert all("runbook" in each and "runbook_url" not in each for each in annotations)
 
 
 @pytest.mark.parametrize("values", VALUE_SETS)

@@ -13,7 +13,7 @@ from pagefleet.cli.dashboards.boards import BOARDS
 
 ROOT = Path(__file__).parents[2]
 ALERTS = ROOT / "helm" / "pagefleet" / "files" / "alerts.yaml"
-RUNBOOKS = ROOT / "docs" / "runbooks"
+RUNBOOKS = ROOT / "operator" / "pagefleet" / "cli" / "runbooks"
 
 SERIES = {name: metric for metric in (*METRICS, *CONTROL_METRICS) for name in metric.series_names()}
 """Every series that Prometheus can have of us, under our own names."""

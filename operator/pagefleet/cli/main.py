@@ -21,6 +21,7 @@ from pagefleet.cli import (
     profile_command,
     quantize_command,
     replay_command,
+    runbook_command,
     simulate_command,
     top_command,
     validate_command,
@@ -68,6 +69,7 @@ app.command("plan")(plan_command.plan)
 app.command("profile")(profile_command.profile)
 app.command("quantize")(quantize_command.quantize)
 app.command("replay")(replay_command.replay)
+app.command("runbook")(runbook_command.runbook)
 app.command("simulate")(simulate_command.simulate)
 app.command("top")(top_command.top)
 app.command("validate")(validate_command.validate)
