@@ -167,6 +167,22 @@ def test_less_demand_waits_for_the_window_and_goes_in_small_steps() -> None:
     assert run.specified == 3
 
 
+@pytest.mark.parametrize(("demand", "desired", "limited_by"), [(3.95, 5, "fallMargin"), (3.6, 4, None)])
+def test_a_replica_stays_until_fewer_carry_the_load_with_room(
+    demand: float, desired: int, limited_by: str | None
+) -> None:
+    """Else the next wave of the same load would bring it back."""
+    probe = Run(specified=5)
+    asked = probe.steady(Load(names(5), rate_per_s=20.0), seconds=600).candidates["demand"]
+    run = Run(specified=5)
+    decision = run.steady(Load(names(5), rate_per_s=20.0 * demand / asked), seconds=HOUR_S)
+
+    assert decision.candidates["demand"] == pytest.approx(demand, abs=0.1)
+    assert decision.unlimited == 4
+    assert decision.desired == desired
+    assert decision.limited_by == limited_by
+
+
 def test_a_hot_replica_is_named() -> None:
     run = Run(specified=2)
     for tick in range(1, 10):

@@ -36,7 +36,7 @@ def damp(view: View, wanted: int, state: State, settings: Settings, *, has_asked
         if schedulable is not None and current + schedulable < min(target, most):
             most, limit = current + schedulable, "accelerators"
         return min(target, most), limit if target > most else None
-    highest = max(want.replicas for want in state.wants)
+    highest, kept = max(want.replicas for want in state.wants), state.wants[-1].replicas
     if wanted == current:
         return current, None
     if view.counted > view.ready:
@@ -44,7 +44,7 @@ def damp(view: View, wanted: int, state: State, settings: Settings, *, has_asked
     if not view.is_fresh:
         return current, "signalMissing"
     if highest >= current:
-        return current, "downWindow"
+        return current, "fallMargin" if kept >= current else "downWindow"
     if now_s - max(state.scaled_down_s, state.guarded_s) < settings.down_interval_s:
         return current, "downInterval"
     may_turn = now_s - state.scaled_up_s >= FALL_LEAD_TIMES * view.demand.lead_time_s

@@ -21,6 +21,8 @@ from pagefleet.autoscaler.trust import follow_clock, trusted
 
 ROUNDING = 0.1
 """Share of a replica that is not worth one more."""
+FALL_MARGIN = 0.1
+"""Share by which the load must be below what fewer replicas carry, so that its next wave does not undo the fall."""
 CORRECTOR_UP = 1.005
 CORRECTOR_DOWN = 0.9998
 HELPED = 0.9
@@ -47,10 +49,11 @@ def decide(snapshot: Snapshot, state: State, settings: Settings) -> tuple[Decisi
     if guard:
         candidates["guard"] = min(view.working + max(1.0, 0.1 * view.counted), most)
     binding = max(candidates, key=lambda name: candidates[name], default="")
-    wanted = snapshot.specified
+    wanted = kept = snapshot.specified
     if candidates:
-        wanted = max(1, math.ceil(candidates[binding] - ROUNDING)) + settings.spare_replicas
-    state = _remember_want(view, wanted, state, settings)
+        wanted = _whole(candidates[binding]) + settings.spare_replicas
+        kept = _whole(candidates[binding] * (1.0 + FALL_MARGIN)) + settings.spare_replicas
+    state = _remember_want(view, kept, state, settings)
     # A clock that jumped says nothing of the time of day.
     scheduled = None if has_jumped else scheduled_minimum(settings.schedule, snapshot.time_s, demand.lead_time_s)
     if scheduled is None and _may_sleep(view, state, settings):
@@ -73,6 +76,10 @@ def decide(snapshot: Snapshot, state: State, settings: Settings) -> tuple[Decisi
         notes=_notes(view, settings),
     )
     return decision, _remember(decision, view, state, guarded=guard and binding == "guard")
+
+
+def _whole(replicas: float) -> int:
+    return max(1, math.ceil(replicas - ROUNDING))
 
 
 def _hold(view: View, state: State, settings: Settings, mistake: str) -> Decision:
@@ -188,11 +195,11 @@ def _notes(view: View, settings: Settings) -> tuple[str, ...]:
     return (*notes, *schedule_mistakes(settings.schedule))
 
 
-def _remember_want(view: View, wanted: int, state: State, settings: Settings) -> State:
+def _remember_want(view: View, kept: int, state: State, settings: Settings) -> State:
     now_s = view.snapshot.time_s
     seed = () if state.wants else (Want(now_s, view.snapshot.specified),)  # what was before is taken for wanted
     since_s = now_s - down_window_s(view.demand, settings)
-    return state.changed(wants=(*seed, *(want for want in state.wants if want.time_s > since_s), Want(now_s, wanted)))
+    return state.changed(wants=(*seed, *(want for want in state.wants if want.time_s > since_s), Want(now_s, kept)))
 
 
 def _imbalance(replicas: tuple[Replica, ...]) -> float:

@@ -206,6 +206,7 @@ def _limit(decision: Decision, snapshot: Snapshot, settings: Settings) -> str:
         "accelerators": "no node has room for one more",
         "upStep": "no more are added at once",
         "downWindow": "more was wanted in the last minutes",
+        "fallMargin": "the load is within a tenth of what fewer carry",
         "downInterval": f"one step down in {settings.down_interval_s:g} s",
         "consolidation": "fewer could not hold the load",
         "signalMissing": "too many replicas give no report",

@@ -49,7 +49,7 @@ class StepsSeen(NamedTuple):
 
 
 class Want(NamedTuple):
-    """Replicas that a decision wanted before any damping."""
+    """Replicas that a decision would have kept: what it wanted before any damping, and the margin of a fall."""
 
     time_s: float
     replicas: int
