@@ -221,7 +221,7 @@ def baseline_candidates(case: Case) -> list[Candidate]:
     found = [
         *_swept("HPA KV", (0.1, 0.2, 0.3, 0.5, 0.7), lambda target: Hpa([(occupancy, target)])),
         *_swept("HPA waiting", (2, 5, 10), lambda target: Hpa([(waiting, target)])),
-        *_swept("HPA in-flight", (5, 10, 20, 30, 40, 50, 60), lambda target: Hpa([(in_flight, target)])),
+        *_swept("HPA in-flight", (5, 7, 10, 20, 30, 40, 50, 60, 70, 80), lambda target: Hpa([(in_flight, target)])),
         *_swept("KEDA max", (0.3, 0.5, 0.7), lambda target: Keda([(occupancy, target), (waiting, 5)])),
         *_swept("KPA", (5, 10, 20, 30, 40, 50), Kpa),
         *_swept("AIBrix APA", (0.3, 0.5), lambda target: Apa(occupancy, target)),
@@ -233,13 +233,14 @@ def baseline_candidates(case: Case) -> list[Candidate]:
         windows = {"up_window_s": up_s, "down_window_s": down_s}
         setting = f"{up_s:.0f}/{down_s:.0f} s"
         found.append(Candidate(family="WVA V1", setting=setting, make=partial(SaturationV1, **windows)))
-        found.append(
+        found += [
             Candidate(
                 family="WVA V2",
-                setting=setting,
-                make=partial(SaturationV2, **windows, block_size=size, max_num_seqs=seqs),
+                setting=f"{load:g}, {setting}",
+                make=partial(SaturationV2, **windows, block_size=size, max_num_seqs=seqs, up_load=load),
             )
-        )
+            for load in (0.3, 0.5, 0.7, 0.85, 1.0)
+        ]
     return found
 
 

@@ -13,7 +13,10 @@ from pagefleet.autoscaler.snapshot import Reading, Snapshot
 
 KV_THRESHOLD, QUEUE_THRESHOLD = 0.80, 5
 KV_SPARE, QUEUE_SPARE = 0.10, 3.0
-UP_LOAD, DOWN_LOAD = 0.85, 0.70
+UP_LOAD = 0.85
+"""Share of its capacity that V2 gives a replica before it adds one: the target that its users tune."""
+LOAD_BAND = 0.15
+"""How far below V2 takes one away."""
 PEAK_S = 60.0
 OPTIMIZE_S = 60.0
 
@@ -87,9 +90,18 @@ class SaturationV1(_Optimizer):
 class SaturationV2(_Optimizer):
     """Compare tokens in use and waiting with the tokens that a replica can hold before it queues."""
 
-    def __init__(self, *, up_window_s: float, down_window_s: float, block_size: int, max_num_seqs: int) -> None:
+    def __init__(
+        self,
+        *,
+        up_window_s: float,
+        down_window_s: float,
+        block_size: int,
+        max_num_seqs: int,
+        up_load: float = UP_LOAD,
+    ) -> None:
         super().__init__(up_window_s=up_window_s, down_window_s=down_window_s)
         self._block_size, self._max_num_seqs = block_size, max_num_seqs
+        self._up_load, self._down_load = up_load, up_load - LOAD_BAND
         self._saturated: deque[float] = deque(maxlen=10)
         self._before: dict[str, Reading] = {}
         self._input, self._output = 1000.0, 200.0
@@ -104,8 +116,8 @@ class SaturationV2(_Optimizer):
             reading.blocks_active * self._block_size + reading.queue_depth * self._input for reading in readings
         )
         count = len(snapshot.ready) + len(snapshot.pending)
-        required = demand / UP_LOAD - count * capacity
-        spare = len(snapshot.ready) * capacity - demand / DOWN_LOAD
+        required = demand / self._up_load - count * capacity
+        spare = len(snapshot.ready) * capacity - demand / self._down_load
         if required > 0:
             return count + math.ceil(required / capacity)
         if spare > 0 and not snapshot.pending:
