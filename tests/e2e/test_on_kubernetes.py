@@ -273,7 +273,12 @@ def test_three_services_run_as_three_plans_say(
     world.kubectl("wait", "--for=condition=Ready", *services, "--timeout=120s", timeout_s=140)
     measured(f"three planned services, one refused and fixed: Ready {time.monotonic() - began_s:.1f} s after the first")
 
-    plans = {name: world.service(name)["status"]["plan"] for name in PLANNED}
+    def read_plans() -> dict[str, dict[str, Any]]:
+        return {name: world.service(name)["status"]["plan"] for name in PLANNED}
+
+    # The operator asks an engine up to a second after its pod is ready.
+    wait_for(lambda: all("measured" in plan for plan in read_plans().values()), "what engines measured was never told")
+    plans = read_plans()
     assert [plans[name]["kvCache"] for name in PLANNED] == ["int8", "auto", "auto"]
     assert flags_of(world, "broad")["--kv-cache-dtype"] == "int8"
     assert len({tuple(plan[field] for field in KNOB_FIELDS.values()) for plan in plans.values()}) == len(PLANNED)

@@ -17,8 +17,8 @@ logger = logging.getLogger(__name__)
 
 MOST_AT_ONCE = 32
 """Questions in flight: a burst of starts must not fill the process with sockets."""
-MOST_LATE_QUESTIONS = 2
-"""A pod that is ready and does not answer can't be reached from here, and need not be."""
+MOST_LATE_QUESTIONS = 5
+"""A pod that is ready and does not answer within half a minute can't be reached from here, and need not be."""
 LONGEST_PAUSE_S = 8.0
 """Bound of the time between questions to an engine that does not answer; doubled from one question to the next."""
 TIMEOUT_S = 2.0
